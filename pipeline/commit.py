@@ -1,0 +1,167 @@
+"""The commit rule: generations, markers, manifests and the pointer to the current one.
+
+A stage writes below <stage>/<fingerprint>/. A unit of work (a split, a partition) is done when
+its marker exists, written after its objects. The manifest comes when every marker does, and
+<stage>/current.json moves last. Readers trust what a manifest names and never list.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipeline.contract import MANIFEST_VERSION, ObjectEntry, canonical_json
+from pipeline.errors import CorruptError, InputError
+from pipeline.storage import Storage, open_storage, sha256
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One fingerprint of one stage in a run's store; picklable, so that workers can open it."""
+
+    root: str
+    stage: str
+    fingerprint: str
+
+    @property
+    def prefix(self) -> str:
+        """Name of the generation's folder below the root."""
+        return f"{self.stage}/{self.fingerprint}"
+
+    @property
+    def storage(self) -> Storage:
+        """The run's store."""
+        return open_storage(self.root)
+
+    def name(self, name: str) -> str:
+        """Return the store's name of an object of this generation."""
+        return f"{self.prefix}/{name}"
+
+    def marker(self, unit: str) -> dict[str, Any] | None:
+        """Return the facts of a unit that is done, None if it is not."""
+        name = self.name(f"markers/{unit}.json")
+        if self.storage.size(name) is None:
+            return None
+        marker = parse_json(self.storage.read(name), f"{self.root}/{name}")
+        return dict(marker["facts"])
+
+    def complete(self, unit: str, objects: Mapping[str, bytes], facts: Mapping[str, Any]) -> None:
+        """Create the unit's objects, then its marker with their sizes and checksums."""
+        storage = self.storage
+        for name, data in objects.items():
+            storage.create(self.name(name), data)
+        entries = [asdict(ObjectEntry.of(name, data)) for name, data in objects.items()]
+        marker = canonical_json({"facts": facts, "objects": entries, "unit": unit})
+        storage.create(self.name(f"markers/{unit}.json"), marker)
+
+    def read(self, entry: ObjectEntry) -> bytes:
+        """Return an object's bytes; CorruptError unless size and checksum are the manifest's."""
+        data = self.storage.read(self.name(entry.name))
+        check_bytes(data, entry, f"{self.root}/{self.name(entry.name)}")
+        return data
+
+    def manifest(self) -> dict[str, Any] | None:
+        """Return the manifest, None while the generation is not complete."""
+        if self.storage.size(self.name(MANIFEST)) is None:
+            return None
+        uri = f"{self.root}/{self.name(MANIFEST)}"
+        return check_manifest(parse_json(self.storage.read(self.name(MANIFEST)), uri), uri)
+
+    def commit(self, manifest: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
+        """Write run_report.json and the manifest, then point the stage at this generation."""
+        body = {"fingerprint": self.fingerprint, "version": MANIFEST_VERSION, **manifest}
+        self.storage.replace(self.name("run_report.json"), canonical_json(report))
+        self.storage.create(self.name(MANIFEST), canonical_json(body))
+        self.point()
+        return body
+
+    def point(self) -> None:
+        """Make this complete generation the stage's current one."""
+        data = self.storage.read(self.name(MANIFEST))
+        pointer = canonical_json({"fingerprint": self.fingerprint, "manifest_sha256": sha256(data)})
+        name = f"{self.stage}/current.json"
+        if self.storage.size(name) is None or self.storage.read(name) != pointer:
+            self.storage.replace(name, pointer)
+
+
+def parse_json(data: bytes, uri: str) -> Any:
+    """Parse an object that clozeline wrote; CorruptError names it if it is not JSON."""
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise CorruptError(
+            f"{uri}: not valid JSON ({error}); it was cut short or changed. Remove its generation "
+            "and run the stage again"
+        ) from None
+
+
+def check_manifest(manifest: Any, uri: str) -> dict[str, Any]:
+    """Refuse a manifest of another version of clozeline."""
+    version = manifest.get("version") if isinstance(manifest, dict) else None
+    if version != MANIFEST_VERSION:
+        raise CorruptError(
+            f"{uri}: manifest version {version}; this clozeline reads version {MANIFEST_VERSION}"
+        )
+    return dict(manifest)
+
+
+def check_bytes(data: bytes, entry: ObjectEntry, uri: str) -> None:
+    """Raise CorruptError unless `data` has the size and the SHA-256 of `entry`."""
+    if len(data) != entry.bytes:
+        raise CorruptError(
+            f"{uri}: {len(data)} bytes where its manifest says {entry.bytes}: cut short or "
+            "overwritten; remove its generation and run the stage again"
+        )
+    if sha256(data) != entry.sha256:
+        raise CorruptError(
+            f"{uri}: SHA-256 {sha256(data)} where its manifest says {entry.sha256}: its bytes "
+            "were changed; remove its generation and run the stage again"
+        )
+
+
+def current(root: str, stage: str, command: str) -> tuple[Generation, dict[str, Any]]:
+    """Return the current generation of a stage and its manifest.
+
+    Raises InputError that names `command` if the stage was never completed, CorruptError if the
+    manifest is not the one the pointer names.
+    """
+    storage = open_storage(root)
+    name = f"{stage}/current.json"
+    if storage.size(name) is None:
+        raise InputError(f"{storage.uri}/{name}: no {stage} yet; run `{command}` first")
+    pointer = parse_json(storage.read(name), f"{storage.uri}/{name}")
+    generation = Generation(root, stage, pointer["fingerprint"])
+    data = storage.read(generation.name(MANIFEST))
+    uri = f"{storage.uri}/{generation.name(MANIFEST)}"
+    if sha256(data) != pointer["manifest_sha256"]:
+        raise CorruptError(
+            f"{uri}: SHA-256 {sha256(data)} where {name} says {pointer['manifest_sha256']}; "
+            f"remove the generation and run `{command}` again"
+        )
+    return generation, check_manifest(parse_json(data, uri), uri)
+
+
+def require_same_identity(
+    generation: Generation, made_with: Mapping[str, Any], wanted: Mapping[str, Any], command: str
+) -> None:
+    """Refuse an upstream generation that was made with other identity fields than the config's."""
+    differing = _differences(made_with, wanted, "")
+    if differing:
+        raise InputError(
+            f"{generation.root}/{generation.prefix}: made with other settings than the config "
+            f"({'; '.join(differing)}); run `{command}` first"
+        )
+
+
+def _differences(made_with: Any, wanted: Any, key: str) -> Sequence[str]:
+    if isinstance(made_with, Mapping) and isinstance(wanted, Mapping):
+        found: list[str] = []
+        for name in sorted({*made_with, *wanted}):
+            inner = f"{key}.{name}" if key else name
+            found.extend(_differences(made_with.get(name), wanted.get(name), inner))
+        return found
+    return [] if made_with == wanted else [f"{key}: {made_with!r} there, {wanted!r} here"]

@@ -1,0 +1,351 @@
+"""The data half of a run's TOML as frozen dataclasses: TOML key = flag = field.
+
+Every field is `Identity` (it shapes bytes, so it is part of a fingerprint) or `Operational`
+(it says how or where the work runs and never changes a result).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from pipeline.errors import ConfigError
+
+T = TypeVar("T")
+Identity = Annotated[T, "identity"]
+Operational = Annotated[T, "operational"]
+
+STRICT = ConfigDict(extra="forbid", strict=True)
+
+# Tables of the trainer's half; pipeline commands skip them, trainer commands read both halves.
+TRAINER_TABLES = ("model", "optimizer", "schedule", "training", "evaluation")
+
+
+def require(condition: bool, key: str, value: object, remedy: str) -> None:
+    """Raise ConfigError "key = value: remedy" unless `condition` holds."""
+    if not condition:
+        shown = json.dumps(value) if isinstance(value, str) else value
+        raise ConfigError(f"{key} = {shown}: {remedy}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig:
+    """One source of raw text."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    name: Identity[str]
+    """Name of the source; part of every document key."""
+    format: Identity[Literal["text", "lines", "jsonl", "python_docstrings"]]
+    """text: blank lines end documents; lines: one document a line; jsonl: one JSON object a line;
+    python_docstrings: docstrings of the installed Python packages, one document a module."""
+    path: Operational[str]
+    """File, directory or glob; for python_docstrings the pip lock file that names the packages
+    to read after the standard library."""
+    text_field: Identity[str] = "text"
+    """Field of a JSON object that holds the text (jsonl)."""
+    limit_bytes: Identity[int] = 0
+    """Keep the first documents, files in keyed-hash order, up to this many bytes of text;
+    0 keeps all."""
+    locale: Identity[str] = "en"
+    """BCP 47 locale of the sentence rules."""
+
+    def __post_init__(self) -> None:
+        key = f"documents.sources[{self.name}]"
+        require(self.name != "", "documents.sources.name", self.name, "give the source a name")
+        remedy = "use letters, digits, '.', '_' and '-' only"
+        require(bool(re.fullmatch(r"[A-Za-z0-9._-]+", self.name)), f"{key}.name", self.name, remedy)
+        require(self.path != "", f"{key}.path", self.path, "name a file, directory or glob")
+        require(self.limit_bytes >= 0, f"{key}.limit_bytes", self.limit_bytes, "must be >= 0")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentsConfig:
+    """Raw files to cleaned documents of sentences."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    sources: Identity[tuple[SourceConfig, ...]] = ()
+    """Sources of raw text."""
+    partitions: Identity[int] = 0
+    """Training partitions; 0 means one for every 64 MB of raw input."""
+    held_out_fraction: Identity[float] = 0.02
+    """Share of the documents kept for evaluation, chosen by document hash."""
+    split_bytes: Identity[int] = 64_000_000
+    """Bytes of raw input in one split, the unit of reading (grows with the corpus)."""
+    minimum_characters: Identity[int] = 1
+    """Documents with fewer characters after cleaning are dropped and counted."""
+    deduplicate: Identity[bool] = True
+    """Drop documents whose text equals that of another; the smallest document key stays."""
+
+    def __post_init__(self) -> None:
+        require(self.partitions >= 0, "documents.partitions", self.partitions, "must be >= 0")
+        require(
+            0.0 <= self.held_out_fraction < 1.0,
+            "documents.held_out_fraction",
+            self.held_out_fraction,
+            "must be in [0, 1)",
+        )
+        require(
+            self.split_bytes >= 1, "documents.split_bytes", self.split_bytes, "must be at least 1"
+        )
+        require(
+            self.minimum_characters >= 1,
+            "documents.minimum_characters",
+            self.minimum_characters,
+            "must be at least 1",
+        )
+        names = [source.name for source in self.sources]
+        require(
+            len(set(names)) == len(names), "documents.sources", names, "names must be distinct"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class VocabularyConfig:
+    """Documents to a WordPiece vocabulary."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    vocab_size: Identity[int] = 30_522
+    """Entries, special tokens included."""
+    lowercase: Identity[bool] = True
+    """Lower-case the text (uncased)."""
+    strip_accents: Identity[bool] = True
+    """Remove accents; independent of lowercase."""
+    handle_chinese_chars: Identity[bool] = True
+    """Set CJK characters apart as words of their own."""
+    min_frequency: Identity[int] = 2
+    """Pairs of pieces seen less often are never merged."""
+    alphabet_limit: Identity[int] = 1_000
+    """Most frequent characters that get an entry; printable ASCII always does."""
+    max_input_chars_per_word: Identity[int] = 100
+    """Longer words become [UNK] (Devlin et al. 2019, released code: 200; tokenizers: 100)."""
+
+    def __post_init__(self) -> None:
+        require(
+            64 <= self.vocab_size <= 1 << 24,
+            "vocabulary.vocab_size",
+            self.vocab_size,
+            "must be in [64, 16777216]",
+        )
+        for name in ("min_frequency", "alphabet_limit", "max_input_chars_per_word"):
+            value = getattr(self, name)
+            require(value >= 1, f"vocabulary.{name}", value, "must be at least 1")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class InstancesConfig:
+    """Documents to instances in Arrow shards."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    objective: Identity[Literal["nsp"]] = "nsp"
+    """nsp: next sentence prediction (Devlin et al. 2019, 3.1)."""
+    max_seq_length: Identity[int] = 512
+    """Tokens of an instance at most, special tokens included."""
+    short_seq_prob: Identity[float] = 0.1
+    """Share of the chunks with a shorter random target length."""
+    duplicate_factor: Identity[int] = 1
+    """Times each document is cut into instances, differently each time."""
+    rows_per_batch: Identity[int] = 1_024
+    """Instances in one Arrow record batch."""
+    rows_per_shard: Identity[int] = 131_072
+    """Instances in one shard; the last shard of a partition may have fewer."""
+
+    def __post_init__(self) -> None:
+        require(
+            8 <= self.max_seq_length <= 8192,
+            "instances.max_seq_length",
+            self.max_seq_length,
+            "must be in [8, 8192]",
+        )
+        require(
+            0.0 <= self.short_seq_prob <= 1.0,
+            "instances.short_seq_prob",
+            self.short_seq_prob,
+            "must be in [0, 1]",
+        )
+        require(
+            1 <= self.duplicate_factor <= 255,
+            "instances.duplicate_factor",
+            self.duplicate_factor,
+            "must be in [1, 255]",
+        )
+        require(
+            self.rows_per_batch >= 1,
+            "instances.rows_per_batch",
+            self.rows_per_batch,
+            "must be at least 1",
+        )
+        require(
+            self.rows_per_shard >= 1 and self.rows_per_shard % self.rows_per_batch == 0,
+            "instances.rows_per_shard",
+            self.rows_per_shard,
+            f"must be a multiple of instances.rows_per_batch = {self.rows_per_batch}",
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MaskingConfig:
+    """Which tokens are masked, and how; static in the shards or dynamic in the loader."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    mode: Identity[Literal["dynamic", "static"]] = "dynamic"
+    """dynamic: anew each epoch in the loader (Liu et al. 2019, 4.1); static: once, in the shards."""
+    unit: Identity[Literal["token", "whole_word"]] = "token"
+    """What is masked together."""
+    amount: Identity[Literal["exact", "bernoulli"]] = "exact"
+    """exact: round(probability x maskable tokens) of each instance; bernoulli: each unit alone."""
+    probability: Identity[float] = 0.15
+    """Share of the maskable tokens that are predicted."""
+    mask_share: Identity[float] = 0.8
+    """Share of the predicted tokens replaced by [MASK]."""
+    random_share: Identity[float] = 0.1
+    """Share of the predicted tokens replaced by a random ordinary token; the rest is kept."""
+    max_predictions_per_seq: Identity[int] = 0
+    """Most predicted tokens of an instance; 0 means no limit beyond the probability."""
+
+    def __post_init__(self) -> None:
+        require(
+            0.0 < self.probability <= 1.0,
+            "masking.probability",
+            self.probability,
+            "must be in (0, 1]",
+        )
+        for name in ("mask_share", "random_share"):
+            value = getattr(self, name)
+            require(0.0 <= value <= 1.0, f"masking.{name}", value, "must be in [0, 1]")
+        require(
+            self.mask_share + self.random_share <= 1.0 + 1e-9,
+            "masking.random_share",
+            self.random_share,
+            f"with masking.mask_share = {self.mask_share} the shares pass 1",
+        )
+        require(
+            self.max_predictions_per_seq >= 0,
+            "masking.max_predictions_per_seq",
+            self.max_predictions_per_seq,
+            "must be >= 0",
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """Where the work runs; changes no result."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    workers: Operational[int] = 0
+    """Data tasks at once; 0 means every CPU of the cluster."""
+    object_store_bytes: Operational[int] = 200_000_000
+    """Object store of a local Ray."""
+    metrics_port: Operational[int] = 0
+    """Port of the Prometheus exporter; 0 means none."""
+
+    def __post_init__(self) -> None:
+        require(self.workers >= 0, "cluster.workers", self.workers, "must be >= 0")
+        require(
+            self.object_store_bytes >= 80_000_000,
+            "cluster.object_store_bytes",
+            self.object_store_bytes,
+            "must be at least 80000000 (Ray's minimum)",
+        )
+        require(
+            0 <= self.metrics_port <= 65535,
+            "cluster.metrics_port",
+            self.metrics_port,
+            "must be in [0, 65535]",
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineConfig:
+    """The data half of a run."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    root: Operational[str] = "runs/default"
+    """Directory or s3:// prefix that everything of the run lies under."""
+    seed: Identity[int] = 0
+    """Seed of every random choice."""
+    ray_address: Operational[str] = ""
+    """Ray cluster to join ("auto" or host:port); empty: RAY_ADDRESS, else a local Ray of its own."""
+    documents: Identity[DocumentsConfig] = DocumentsConfig()
+    vocabulary: Identity[VocabularyConfig] = VocabularyConfig()
+    instances: Identity[InstancesConfig] = InstancesConfig()
+    masking: Identity[MaskingConfig] = MaskingConfig()
+    cluster: Operational[ClusterConfig] = ClusterConfig()
+
+    def __post_init__(self) -> None:
+        require(self.root != "", "root", self.root, "name a directory or an s3:// prefix")
+        require(0 <= self.seed < 1 << 63, "seed", self.seed, "must be in [0, 2**63)")
+
+
+def identity_fields(config: object) -> dict[str, Any]:
+    """Return the identity fields of a config dataclass as JSON-able values, nested ones included."""
+    hints = get_type_hints(type(config), include_extras=True)
+    result: dict[str, Any] = {}
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        hint = hints[field.name]
+        marker = get_args(hint)[1] if get_origin(hint) is Annotated else None
+        if marker not in ("identity", "operational"):
+            raise TypeError(f"{type(config).__name__}.{field.name} has no identity marker")
+        if marker == "identity":
+            result[field.name] = _jsonable(getattr(config, field.name))
+    return result
+
+
+def _jsonable(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return identity_fields(value)
+    if isinstance(value, tuple):
+        return [_jsonable(item) for item in value]
+    return value
+
+
+def read_toml(path: str) -> dict[str, Any]:
+    """Read a TOML file; raises ConfigError that names the file (and the line) otherwise."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"--config {path}: no such file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path}: not valid TOML: {error}") from None
+
+
+def from_table(cls: type[T], table: Mapping[str, Any], origin: str) -> T:
+    """Validate a TOML table against a config dataclass.
+
+    Raises ConfigError with one line for every wrong key: key, value, what is expected.
+    """
+    try:
+        # By way of JSON: strict mode then takes arrays for tuples and 1 for 1.0, and "1" for neither.
+        return TypeAdapter(cls).validate_json(json.dumps(table, default=str), strict=True)
+    except ValidationError as errors:
+        raise ConfigError("\n".join(_explain(error, origin) for error in errors.errors())) from None
+
+
+def _explain(error: Any, origin: str) -> str:
+    key = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "value_error":
+        return f"{origin}: {error['ctx']['error']}"
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"{origin}: {key}: unknown key; remove it or correct its spelling"
+    if error["type"] in ("missing", "missing_argument"):
+        return f"{origin}: {key}: missing; set it"
+    return f"{origin}: {key} = {json.dumps(error['input'], default=str)}: {error['msg']}"
+
+
+def load(path: str) -> PipelineConfig:
+    """Load the data half of a run's TOML; the trainer's tables are left to the trainer."""
+    table = {key: value for key, value in read_toml(path).items() if key not in TRAINER_TABLES}
+    return from_table(PipelineConfig, table, path)

@@ -1,0 +1,153 @@
+"""What stages leave for each other: Arrow schemas, manifests, fingerprints.
+
+A manifest is JSON, versioned, and holds no time, host, path or URI: two runs of the same
+config over the same input write the same bytes. Times and hosts go into run_report.json.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.storage import sha256
+
+MANIFEST_VERSION = 1
+
+# Rises when a stage's code writes other bytes for the same input and config.
+STAGE_VERSIONS = {"documents": 1, "vocabulary": 1, "instances": 1, "training": 1}
+
+SPLITS = ("train", "held_out")
+
+DOCUMENT_SCHEMA = pa.schema(
+    [
+        # BLAKE2b-128 of (seed, document key): the order in a partition.
+        pa.field("document_hash", pa.binary(16), nullable=False),
+        pa.field("document_key", pa.large_string(), nullable=False),
+        # Large offsets: a single document may pass 2 GB of text.
+        pa.field("sentences", pa.large_list(pa.large_string()), nullable=False),
+    ]
+)
+
+NSP_LABEL = "next_sentence_label"
+MASKED_POSITIONS = "masked_lm_positions"
+MASKED_IDS = "masked_lm_ids"
+
+
+def token_type(vocab_size: int) -> pa.DataType:
+    """Return the Arrow type of token ids: uint16 while every id fits, else uint32."""
+    return pa.uint16() if vocab_size <= 1 << 16 else pa.uint32()
+
+
+def shard_schema(*, vocab_size: int, static_masking: bool) -> pa.Schema:
+    """Return the schema of an instance shard (design: the shard contract)."""
+    ids = pa.list_(pa.field("item", token_type(vocab_size), nullable=False))
+    positions = pa.list_(pa.field("item", pa.uint16(), nullable=False))
+    fields = [
+        pa.field("input_ids", ids, nullable=False),
+        pa.field("first_segment_length", pa.uint16(), nullable=False),
+        pa.field(NSP_LABEL, pa.int8(), nullable=False),
+    ]
+    if static_masking:
+        fields.append(pa.field(MASKED_POSITIONS, positions, nullable=False))
+        fields.append(pa.field(MASKED_IDS, ids, nullable=False))
+    return pa.schema(fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectEntry:
+    """One immutable object: its name below the generation, its size and checksum."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+    @staticmethod
+    def of(name: str, data: bytes) -> ObjectEntry:
+        """Describe `data` as the object `name`."""
+        return ObjectEntry(name=name, bytes=len(data), sha256=sha256(data))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardEntry:
+    """One Arrow IPC file of instances, its lengths sidecar and its record batches."""
+
+    object: ObjectEntry
+    lengths: ObjectEntry
+    """uint16 a row, little-endian: tokens of each instance."""
+    split: str
+    rows: int
+    tokens: int
+    first_instance: int
+    """Instance number of the first row: the identity masks are drawn from."""
+    batch_offsets: tuple[int, ...]
+    """Byte offset of each record batch's IPC message, and of the end of the last."""
+    batch_rows: tuple[int, ...]
+    batch_crc32: tuple[int, ...]
+    """CRC-32 of each message, so that a range of the file can be verified alone."""
+
+    @staticmethod
+    def from_json(entry: Mapping[str, Any]) -> ShardEntry:
+        """Rebuild an entry from its manifest form."""
+        return ShardEntry(
+            **{
+                **entry,
+                "object": ObjectEntry(**entry["object"]),
+                "lengths": ObjectEntry(**entry["lengths"]),
+                "batch_offsets": tuple(entry["batch_offsets"]),
+                "batch_rows": tuple(entry["batch_rows"]),
+                "batch_crc32": tuple(entry["batch_crc32"]),
+            }
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the manifest form."""
+        return asdict(self)
+
+
+def canonical_json(value: Any) -> bytes:
+    """Serialise deterministically: sorted keys, no floats that are not finite, one final newline."""
+    text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
+    return (text + "\n").encode()
+
+
+@functools.cache
+def byte_shaping_versions() -> dict[str, str]:
+    """Return the versions of the libraries whose release can change the bytes of an artefact."""
+    import tokenizers
+    from icu4py import icu_version
+
+    return {
+        "icu": icu_version,
+        "pyarrow": pa.__version__,
+        "tokenizers": tokenizers.__version__,
+        "unicode": unicodedata.unidata_version,
+    }
+
+
+def fingerprint(
+    stage: str,
+    *,
+    identity: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    versions: Mapping[str, str] | None = None,
+) -> str:
+    """Return the 20 hexadecimal digits that name a generation of `stage`.
+
+    Covers the identity fields, the inputs' fingerprints, the stage's own version and the
+    versions that shape bytes (those of the data half unless given).
+    """
+    what = {
+        "identity": identity,
+        "inputs": inputs,
+        "manifest_version": MANIFEST_VERSION,
+        "stage": stage,
+        "stage_version": STAGE_VERSIONS[stage],
+        "versions": dict(byte_shaping_versions() if versions is None else versions),
+    }
+    return sha256(canonical_json(what))[:20]

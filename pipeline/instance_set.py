@@ -1,0 +1,92 @@
+"""A committed set of instance shards as its readers see it: inspect, verify and the loader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.commit import Generation, current
+from pipeline.contract import ObjectEntry, ShardEntry, shard_schema
+from pipeline.errors import InputError
+from pipeline.masking import TokenClasses, token_classes
+from pipeline.shards import InstanceRows, instance_rows, read_batch
+from pipeline.vocabulary import read_vocab
+
+STAGE = "instances"
+COMMAND = "python -m pipeline instances"
+
+
+@dataclass(frozen=True)
+class InstanceSet:
+    """One generation of instances; everything a reader needs lies in it, the vocabulary too."""
+
+    generation: Generation
+    manifest: Mapping[str, Any]
+
+    @staticmethod
+    def open(root: str) -> InstanceSet:
+        """Open the current instances below a run's root; InputError if there are none."""
+        return InstanceSet(*current(root, STAGE, COMMAND))
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The shards' schema."""
+        return shard_schema(vocab_size=self.vocab_size, static_masking=self.static_masking)
+
+    @property
+    def vocab_size(self) -> int:
+        """Entries of the vocabulary."""
+        return int(self.manifest["vocab_size"])
+
+    @property
+    def static_masking(self) -> bool:
+        """Whether the shards hold masked instances."""
+        return bool(self.manifest["masking"]["mode"] == "static")
+
+    @property
+    def special_ids(self) -> dict[str, int]:
+        """Ids of [PAD], [UNK], [CLS], [SEP] and [MASK]."""
+        return dict(self.manifest["special_ids"])
+
+    def shards(self, split: str) -> list[ShardEntry]:
+        """Return the shards of "train" or "held_out", in the order of instance numbers.
+
+        Raises InputError if that split has no instances.
+        """
+        entries = [ShardEntry.from_json(entry) for entry in self.manifest["shards"]]
+        chosen = [entry for entry in entries if entry.split == split]
+        if not chosen:
+            raise InputError(
+                f"{self.uri}: no {split} instances; raise documents.held_out_fraction or add text"
+            )
+        return chosen
+
+    @property
+    def uri(self) -> str:
+        """Where the set lies."""
+        return f"{self.generation.root}/{self.generation.prefix}"
+
+    @cached_property
+    def tokenizer_json(self) -> bytes:
+        """The tokenizer the shards were made with; CorruptError if it was exchanged."""
+        return self.generation.read(ObjectEntry(**self.manifest["tokenizer"]["tokenizer_json"]))
+
+    @cached_property
+    def vocab_txt(self) -> bytes:
+        """Its vocabulary, an entry a line."""
+        return self.generation.read(ObjectEntry(**self.manifest["tokenizer"]["vocab_txt"]))
+
+    @cached_property
+    def token_classes(self) -> TokenClasses:
+        """What masking must know of the vocabulary."""
+        return token_classes(read_vocab(self.vocab_txt), sorted(self.special_ids.values()))
+
+    def read_rows(self, shard: ShardEntry, number: int) -> InstanceRows:
+        """Read and verify one record batch of a shard."""
+        storage = self.generation.storage
+        batch = read_batch(storage, self.generation.prefix, shard, number, self.schema)
+        return instance_rows(batch)

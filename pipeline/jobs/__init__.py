@@ -1,0 +1,1 @@
+"""Ray Data shells, one a stage: name inputs and resources, call one core function a unit."""

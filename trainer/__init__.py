@@ -1,0 +1,1 @@
+"""Model side of clozeline: Arrow shards -> trained encoder -> Hugging Face export."""

@@ -1,0 +1,153 @@
+"""A flat batch of instances: tokens of all sequences in one row, without padding.
+
+Shape suffixes of the trainer: T tokens, B sequences, M masked positions, L longest sequence,
+H hidden, V vocabulary, N attention heads, D head size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipeline.errors import TrainingError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One micro-batch as the loader makes it; masks are applied already."""
+
+    input_ids: NDArray[np.int64]
+    """[T], the corrupted tokens."""
+    token_type_ids: NDArray[np.int64]
+    """[T], 0 in [CLS] A [SEP], 1 in B [SEP]."""
+    cu_seqlens: NDArray[np.int32]
+    """[B + 1], where each sequence starts; the last entry is T."""
+    masked_positions: NDArray[np.int64]
+    """[M], indices into the T tokens, each at most once."""
+    masked_lm_ids: NDArray[np.int64]
+    """[M], the original tokens there."""
+    pair_labels: NDArray[np.int64] | None
+    """[B], 0 = B follows A, 1 = random; None where the objective has no pairs."""
+
+
+@dataclass(frozen=True)
+class SequenceLayout:
+    """Where the sequences lie in a flat batch; made once a batch, used by every layer."""
+
+    lengths: tuple[int, ...]
+    """[B], tokens of each sequence, on the host."""
+    cu_seqlens: Tensor
+    """[B + 1] int32, on the model's device."""
+    position_ids: Tensor
+    """[T] int64, place of each token in its sequence."""
+
+    @cached_property
+    def max_length(self) -> int:
+        """Return L, the tokens of the longest sequence."""
+        return max(self.lengths)
+
+    @cached_property
+    def first_tokens(self) -> Tensor:
+        """Return the index of each sequence's first token, [B] int64."""
+        return self.cu_seqlens[:-1].long()
+
+    @cached_property
+    def padded_rows(self) -> Tensor:
+        """Return the row of each token in a [B * L] grid, [T] int64."""
+        starts = np.arange(len(self.lengths), dtype=np.int64) * self.max_length
+        rows = np.repeat(starts, self.lengths)
+        return torch.from_numpy(rows).to(self.position_ids.device) + self.position_ids
+
+    @cached_property
+    def key_mask(self) -> Tensor:
+        """Return which cells of the [B, 1, 1, L] grid hold a token, bool."""
+        grid = np.arange(self.max_length) < np.asarray(self.lengths)[:, None]
+        return torch.from_numpy(grid).to(self.position_ids.device)[:, None, None, :]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorBatch:
+    """The inputs of a forward pass on the model's device."""
+
+    input_ids: Tensor
+    """[T] int64."""
+    token_type_ids: Tensor
+    """[T] int64."""
+    masked_positions: Tensor
+    """[M] int64."""
+    layout: SequenceLayout
+
+
+def to_tensors(batch: Batch, device: torch.device) -> TensorBatch:
+    """Return the inputs of a batch on `device`; on the CPU they share the batch's memory."""
+    starts = batch.cu_seqlens.astype(np.int64)
+    lengths = np.diff(starts)
+    positions = np.arange(batch.input_ids.size, dtype=np.int64) - np.repeat(starts[:-1], lengths)
+    return TensorBatch(
+        input_ids=as_tensor(batch.input_ids, device),
+        token_type_ids=as_tensor(batch.token_type_ids, device),
+        masked_positions=as_tensor(batch.masked_positions, device),
+        layout=SequenceLayout(
+            lengths=tuple(lengths.tolist()),
+            cu_seqlens=as_tensor(batch.cu_seqlens, device),
+            position_ids=as_tensor(positions, device),
+        ),
+    )
+
+
+def as_tensor(values: NDArray[np.int64] | NDArray[np.int32], device: torch.device) -> Tensor:
+    """Return an array as a tensor on `device`; read-only memory (mapped shards) is copied."""
+    return torch.from_numpy(values if values.flags.writeable else values.copy()).to(device)
+
+
+def check_batch(
+    batch: Batch, *, vocab_size: int, max_position_embeddings: int, type_vocab_size: int
+) -> None:
+    """Raise TrainingError with row and limit for a batch the model has no embeddings for.
+
+    Checked on the host: on a GPU the same fault is an assertion that ends the process.
+    """
+    tokens = batch.input_ids.size
+    starts = batch.cu_seqlens
+    lengths = np.diff(starts)
+    if lengths.size == 0 or starts[0] != 0 or starts[-1] != tokens or lengths.min() < 1:
+        raise TrainingError(
+            f"batch of {tokens} tokens: cu_seqlens = {starts.tolist()[:8]}...: must rise from 0 to "
+            f"the number of tokens, every sequence having one at least"
+        )
+    longest = int(lengths.argmax())
+    if lengths[longest] > max_position_embeddings:
+        raise TrainingError(
+            f"row {longest} of the batch has {lengths[longest]} tokens: "
+            f"model.max_position_embeddings = {max_position_embeddings}; "
+            f"shorten instances.max_seq_length or enlarge the model's position table"
+        )
+    for name, values, limit, what in (
+        ("input_ids", batch.input_ids, vocab_size, "the vocabulary has"),
+        ("token_type_ids", batch.token_type_ids, type_vocab_size, "model.type_vocab_size ="),
+        ("masked_positions", batch.masked_positions, tokens, "the tokens of the batch are"),
+        ("masked_lm_ids", batch.masked_lm_ids, vocab_size, "the vocabulary has"),
+        ("pair_labels", batch.pair_labels, 2, "the pair labels are"),
+    ):
+        if values is None or values.size == 0 or 0 <= values.min() <= values.max() < limit:
+            continue
+        at = int(np.flatnonzero((values < 0) | (values >= limit))[0])
+        token = int(batch.masked_positions[at]) if name == "masked_lm_ids" else at
+        token = int(values[at]) if name == "masked_positions" else token
+        row = at if name == "pair_labels" else int(np.searchsorted(starts, token, "right")) - 1
+        raise TrainingError(
+            f"row {row} of the batch: {name} = {values[at]}: {what} {limit}, so ids end at "
+            f"{limit - 1}; do shards, vocabulary and model belong together?"
+        )
+    for name, values, expected in (
+        ("token_type_ids", batch.token_type_ids, tokens),
+        ("masked_lm_ids", batch.masked_lm_ids, batch.masked_positions.size),
+        ("pair_labels", batch.pair_labels, lengths.size),
+    ):
+        if values is not None and values.size != expected:
+            raise TrainingError(f"batch: {name} has {values.size} entries: must be {expected}")

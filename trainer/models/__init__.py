@@ -1,0 +1,1 @@
+"""Encoders over flat tokens and their heads."""

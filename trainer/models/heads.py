@@ -1,0 +1,44 @@
+"""What is put on top of the encoder for pre-training (Devlin et al. 2019, 3.1)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainer.model_config import ModelConfig
+from trainer.models.encoder import ACTIVATIONS
+
+
+class Pooler(nn.Module):
+    """tanh(dense) of a sequence's first token."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, first_BH: Tensor) -> Tensor:
+        """Return the pooled sequences, [B, H]."""
+        return torch.tanh(self.dense(first_BH))
+
+
+class MaskedLMHead(nn.Module):
+    """dense, activation, LayerNorm; then the token embeddings as decoder, with a bias of its own.
+
+    The decoder's matrix is no parameter of the head, so it cannot come apart from the embeddings.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.decoder_bias = nn.Parameter(torch.empty(vocab_size))
+        self.activation = ACTIVATIONS[config.hidden_act]
+
+    def forward(self, hidden_MH: Tensor) -> Tensor:
+        """Return what the decoder takes, [M, H]."""
+        return self.layer_norm(self.activation(self.dense(hidden_MH)))  # type: ignore[no-any-return]
+
+    def decode(self, transformed_MH: Tensor, word_embeddings_VH: Tensor) -> Tensor:
+        """Return the logits, [M, V]."""
+        return F.linear(transformed_MH, word_embeddings_VH, self.decoder_bias)

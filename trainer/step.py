@@ -1,0 +1,262 @@
+"""One optimizer update, and an evaluation. No Ray, no I/O.
+
+The sum over all ranks and micro-batches of a step is the update of the undivided batch: the
+counts of targets are reduced before the first backward pass, so each loss is divided by its
+own global denominator, and what has no targets adds zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup, all_reduce
+
+from pipeline.errors import TrainingError
+from pipeline.keyed_random import derive_key
+from trainer.batch import Batch, as_tensor, check_batch, to_tensors
+from trainer.losses import masked_lm_loss, pair_loss
+from trainer.models.bert import BertForPreTraining
+
+Precision = Literal["fp32", "bf16"]
+
+_BUCKET_BYTES = 25_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What one update did, summed over all ranks, the same on each of them."""
+
+    mlm_loss: float
+    """Nats, mean over the masked tokens."""
+    pair_loss: float
+    """Nats, mean over the pairs."""
+    mlm_correct: int
+    masked_tokens: int
+    pairs: int
+    tokens: int
+    grad_norm: float
+    """Global norm of the gradient before clipping."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalResult:
+    """Means over the targets of all ranks, the same on each of them."""
+
+    mlm_loss_nats: float
+    mlm_accuracy: float
+    pair_loss: float
+    """Nats."""
+    pair_accuracy: float
+    masked_tokens: int
+    pairs: int
+
+
+def train_step(
+    model: BertForPreTraining,
+    optimizer: torch.optim.Optimizer,
+    micro_batches: Sequence[Batch],
+    *,
+    step: int,
+    seed: int,
+    rank: int,
+    learning_rate: float,
+    clip_norm: float,
+    precision: Precision,
+    device: torch.device,
+    group: ProcessGroup | None,
+) -> StepResult:
+    """Do update number `step` with this rank's micro-batches (there may be none).
+
+    Every rank of `group` calls it with its own micro-batches and the same other arguments; then
+    the weights stay equal to the bit. With no dropout the result does not depend on how the
+    global batch is divided, but for rounding.
+
+    Raises TrainingError on a batch the model cannot take, on a step without targets for a head,
+    and, naming the step, when loss or gradient is not finite; weights and optimizer are then
+    as before.
+    """
+    for batch in micro_batches:
+        _check(model, batch)
+    masked, pairs, tokens = _reduce_counts(micro_batches, device, group)
+    _require_targets(f"step {step}", masked, pairs)
+    model.train()
+    optimizer.zero_grad(set_to_none=True)
+    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    for number, batch in enumerate(micro_batches):
+        # Dropout is the one draw that takes no key of ours: torch's generator is set for it.
+        torch.manual_seed(derive_key(seed, "dropout", step, rank, number) & (2**63 - 1))
+        mlm, mlm_correct, pair, _ = _losses(model, batch, precision, device)
+        torch.autograd.backward(mlm / masked + pair / pairs)
+        sums += torch.stack([mlm.detach().double(), pair.detach().double(), mlm_correct.double()])
+    _reduce(sums, group)
+    mlm_sum, pair_sum, correct = sums.tolist()
+    _require_finite(step, masked_lm_loss=mlm_sum / masked, pair_loss=pair_sum / pairs)
+    grad_norm = _reduce_gradients(model, clip_norm, group)
+    _require_finite(step, gradient_norm=grad_norm)
+    for parameters in optimizer.param_groups:
+        parameters["lr"] = learning_rate
+    optimizer.step()
+    return StepResult(
+        mlm_loss=mlm_sum / masked,
+        pair_loss=pair_sum / pairs,
+        mlm_correct=int(correct),
+        masked_tokens=masked,
+        pairs=pairs,
+        tokens=tokens,
+        grad_norm=grad_norm,
+    )
+
+
+def evaluate(
+    model: BertForPreTraining,
+    batches: Iterable[Batch],
+    *,
+    device: torch.device,
+    group: ProcessGroup | None,
+) -> EvalResult:
+    """Return losses and accuracies over the batches of all ranks, in float32, without dropout.
+
+    Raises TrainingError when no rank has a masked token, or none a pair.
+    """
+    was_training = model.training
+    model.eval()
+    sums = torch.zeros(6, dtype=torch.float64, device=device)
+    with torch.inference_mode():
+        for batch in batches:
+            _check(model, batch)
+            values = _losses(model, batch, "fp32", device)
+            counts = [float(value) for value in _counts(batch)[:2]]
+            sums += torch.stack(
+                [value.double() for value in values] + list(sums.new_tensor(counts))
+            )
+        _reduce(sums, group)
+    model.train(was_training)
+    mlm, mlm_correct, pair, pair_correct, masked, pairs = sums.tolist()
+    _require_targets("evaluation", int(masked), int(pairs))
+    return EvalResult(
+        mlm_loss_nats=mlm / masked,
+        mlm_accuracy=mlm_correct / masked,
+        pair_loss=pair / pairs,
+        pair_accuracy=pair_correct / pairs,
+        masked_tokens=int(masked),
+        pairs=int(pairs),
+    )
+
+
+def _check(model: BertForPreTraining, batch: Batch) -> None:
+    check_batch(
+        batch,
+        vocab_size=model.vocab_size,
+        max_position_embeddings=model.config.max_position_embeddings,
+        type_vocab_size=model.config.type_vocab_size,
+    )
+
+
+def _counts(batch: Batch) -> tuple[int, int, int]:
+    pairs = 0 if batch.pair_labels is None else batch.pair_labels.size
+    return batch.masked_positions.size, pairs, batch.input_ids.size
+
+
+def _reduce_counts(
+    micro_batches: Sequence[Batch], device: torch.device, group: ProcessGroup | None
+) -> tuple[int, int, int]:
+    """Return masked tokens, pairs and tokens of the step over all ranks."""
+    local = np.zeros(3, dtype=np.int64)
+    for batch in micro_batches:
+        local += _counts(batch)
+    counts = torch.from_numpy(local).to(device)
+    _reduce(counts, group)
+    masked, pairs, tokens = counts.tolist()
+    return masked, pairs, tokens
+
+
+def _losses(
+    model: BertForPreTraining, batch: Batch, precision: Precision, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the sums of a micro-batch: MLM loss and correct, pair loss and correct."""
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        transformed_MH, pair_logits_B2 = model.states(to_tensors(batch, device))
+        mlm, mlm_correct = masked_lm_loss(
+            transformed_MH,
+            model.decoder_weight,
+            model.masked_lm_head.decoder_bias,
+            as_tensor(batch.masked_lm_ids, device),
+        )
+    if batch.pair_labels is None:
+        return mlm, mlm_correct, pair_logits_B2.sum() * 0.0, mlm_correct.new_zeros(())
+    return mlm, mlm_correct, *pair_loss(pair_logits_B2, as_tensor(batch.pair_labels, device))
+
+
+def _reduce(values: Tensor, group: ProcessGroup | None) -> None:
+    if group is not None:
+        all_reduce(values, group=group)
+
+
+def _reduce_gradients(
+    model: BertForPreTraining, clip_norm: float, group: ProcessGroup | None
+) -> float:
+    """Sum the gradients over all ranks, scale them to `clip_norm`, return their norm before.
+
+    The buckets follow the order of the model's parameters and nothing else, so that a resumed
+    run adds in the same order as an undisturbed one (DDP lays its buckets out anew after the
+    first step, which is not bit-equal at three ranks).
+    """
+    parameters = list(model.parameters())
+    for parameter in parameters:
+        if parameter.grad is None:
+            # No micro-batch here: still this rank takes part in every sum.
+            parameter.grad = torch.zeros_like(parameter)
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if group is not None:
+        for bucket in _buckets(gradients):
+            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+            all_reduce(flat, group=group)
+            parts = torch.split(flat, [gradient.numel() for gradient in bucket])
+            torch._foreach_copy_(
+                bucket, [part.view_as(g) for part, g in zip(parts, bucket, strict=True)]
+            )
+    norms = torch.stack(torch._foreach_norm(gradients))
+    norm = float(torch.linalg.vector_norm(norms).item())
+    if clip_norm < norm < math.inf:
+        torch._foreach_mul_(gradients, clip_norm / norm)
+    return norm
+
+
+def _buckets(gradients: list[Tensor]) -> list[list[Tensor]]:
+    buckets: list[list[Tensor]] = []
+    size = _BUCKET_BYTES
+    for gradient in gradients:
+        if size >= _BUCKET_BYTES:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(gradient)
+        size += gradient.nbytes
+    return buckets
+
+
+def _require_targets(where: str, masked: int, pairs: int) -> None:
+    if masked == 0:
+        raise TrainingError(
+            f"{where}: no masked token in the whole batch; the MLM head would learn nothing: "
+            f"check masking.probability and the shards"
+        )
+    if pairs == 0:
+        raise TrainingError(
+            f"{where}: no pair label in the whole batch, but the model has a next-sentence head; "
+            f"build the shards with a pair objective (instances.objective)"
+        )
+
+
+def _require_finite(step: int, **values: float) -> None:
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"step {step}: {name} = {value}: not finite; resume from the last checkpoint with "
+                f"a lower optimizer.learning_rate or a longer schedule.warmup_steps"
+            )
