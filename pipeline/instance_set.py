@@ -57,8 +57,7 @@ class InstanceSet:
 
         Raises InputError if that split has no instances.
         """
-        entries = [ShardEntry.from_json(entry) for entry in self.manifest["shards"]]
-        chosen = [entry for entry in entries if entry.split == split]
+        chosen = [ShardEntry.from_json(one) for one in self.manifest["shards"] if one["split"] == split]
         if not chosen:
             raise InputError(
                 f"{self.uri}: no {split} instances; raise documents.held_out_fraction or add text"

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError
 from pipeline.keyed_random import below, derive_key, philox
-
-Ids = NDArray[np.uint16] | NDArray[np.uint32]
+from pipeline.ragged import Ids, check_offsets, read_only
 
 _SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
 _COIN = np.uint32(1 << 31)
@@ -37,11 +36,12 @@ class EncodedDocuments:
     document_hashes: NDArray[np.uint64]
 
     def __post_init__(self) -> None:
-        # A kernel does not check bounds: offsets that do not fit would read foreign memory.
         if self.ids.dtype not in (np.uint16, np.uint32):
             raise ValueError(f"ids are {self.ids.dtype}: must be uint16 or uint32")
-        _check_offsets("sentence_offsets", self.sentence_offsets, self.ids.size)
-        _check_offsets("document_offsets", self.document_offsets, self.sentence_offsets.size - 1)
+        check_offsets("sentence_offsets", self.sentence_offsets, self.ids.size)
+        check_offsets("document_offsets", self.document_offsets, self.sentence_offsets.size - 1)
+        if self.document_hashes.dtype != np.uint64:
+            raise ValueError(f"document_hashes are {self.document_hashes.dtype}: must be uint64")
         if self.document_hashes.size != self.document_offsets.size - 1:
             raise ValueError(
                 f"{self.document_hashes.size} document_hashes for "
@@ -163,7 +163,7 @@ def build_nsp_instances(
     np.cumsum(first_tokens + second_tokens + _SPECIAL_TOKENS, out=offsets[1:])
     input_ids = np.empty(offsets[-1], dtype=kept.ids.dtype)
     _write_pairs(
-        kept.ids,
+        read_only(kept.ids),
         spans,
         offsets,
         kept.ids.dtype.type(cls_id),
@@ -193,11 +193,6 @@ def build_nsp_instances(
         next_sentence_label=labels,
         counts=counts,
     )
-
-
-def _check_offsets(name: str, offsets: NDArray[np.int64], values: int) -> None:
-    if offsets.size == 0 or offsets[0] < 0 or offsets[-1] > values or (np.diff(offsets) < 0).any():
-        raise ValueError(f"{name}: must rise from at least 0 to at most {values}")
 
 
 def _without_empty(documents: EncodedDocuments) -> EncodedDocuments:

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError
 from pipeline.keyed_random import below, derive_key, philox
-
-Ids = NDArray[np.uint16] | NDArray[np.uint32]
+from pipeline.ragged import Ids, check_offsets, read_only
 
 _MASK_TOKEN = "[MASK]"
 _CONTINUATION_PREFIX = "##"
@@ -188,13 +187,15 @@ def mask_tokens(
             "masking.unit = 'whole_word': the vocabulary has no ## pieces to tell words by; "
             "use a WordPiece vocabulary or masking.unit = 'token'"
         )
-    # A kernel does not check bounds: what does not fit would read foreign memory.
+    check_offsets("offsets", offsets, input_ids.size)
     if offsets.size != instance_numbers.size + 1:
         raise ValueError(
             f"{offsets.size} offsets for {instance_numbers.size} instances: must be one more"
         )
-    if offsets[0] < 0 or offsets[-1] > input_ids.size or (np.diff(offsets) < 0).any():
-        raise ValueError(f"offsets: must rise from at least 0 to at most {input_ids.size}")
+    if instance_numbers.dtype != np.uint64:
+        raise ValueError(f"instance_numbers are {instance_numbers.dtype}: must be uint64")
+    if input_ids.dtype not in (np.uint16, np.uint32):
+        raise ValueError(f"input_ids are {input_ids.dtype}: must be uint16 or uint32")
     if input_ids.size and int(input_ids.max()) >= classes.maskable.size:
         raise ValueError(
             f"input_ids hold {int(input_ids.max())}, the vocabulary {classes.maskable.size} "
@@ -207,9 +208,9 @@ def mask_tokens(
     row_offsets = np.zeros(offsets.size, dtype=np.int64)
     limit = rules.max_predictions_per_seq
     chosen = _mask_rows(
-        input_ids,
-        offsets,
-        instance_numbers,
+        read_only(input_ids),
+        read_only(offsets),
+        read_only(instance_numbers),
         np.uint64(derive_key(seed, purpose)),
         np.uint32(epoch << _REPETITION_BITS | repetition),
         rules.probability,
@@ -219,9 +220,9 @@ def mask_tokens(
         np.int64(input_ids.size if limit is None else limit),
         np.uint64(round(rules.mask_share * _WORDS)),
         np.uint64(round((rules.mask_share + rules.random_share) * _WORDS)),
-        classes.maskable,
-        classes.continuation,
-        classes.random_ids,
+        read_only(classes.maskable),
+        read_only(classes.continuation),
+        read_only(classes.random_ids),
         np.uint32(classes.mask_id),
         corrupted,
         positions,

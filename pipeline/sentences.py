@@ -21,7 +21,7 @@ def split_sentences(documents: Sequence[str], locale: str) -> pa.LargeListArray:
     # One breaker for many documents; the line feed between two is a boundary of its own.
     text = "\n".join(documents)
     locale = f"{locale}@ss=standard"  # suppressions: no break after the locale's abbreviations
-    segments = SentenceBreaker(text, locale).segments()
+    segments = SentenceBreaker(text, locale).segments()  # in UTF-16 code units, as ICU counts
     ends = np.fromiter((end for _, end in segments), dtype=np.int64)
     code_points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     lengths = np.fromiter(map(len, documents), dtype=np.int64, count=len(documents))
@@ -68,7 +68,8 @@ def _gather(
     offsets = np.zeros(ends.size + 1, np.int64)
     counts = np.zeros(document_ends.size, np.int64)
     position = 0  # code points walked
-    byte = 0  # their bytes
+    unit = 0  # their UTF-16 code units
+    byte = 0  # their UTF-8 bytes
     written = 0
     sentences = 0
     document = 0
@@ -76,7 +77,7 @@ def _gather(
         first_byte = -1
         last_byte = -1
         start = position
-        while position < ends[segment]:
+        while unit < ends[segment]:
             point = code_points[position]
             width = _width(point)
             if not _is_space(point):
@@ -84,6 +85,7 @@ def _gather(
                     first_byte = byte
                 last_byte = byte + width
             byte += width
+            unit += 2 if point >= 0x10000 else 1
             position += 1
         while document < document_ends.size - 1 and start >= document_ends[document]:
             document += 1

@@ -8,6 +8,7 @@ exists. Only small pointers are ever replaced.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import tempfile
@@ -46,6 +47,12 @@ class Storage(Protocol):
     def replace(self, name: str, data: bytes) -> None:
         """Write a pointer or report atomically over what was there."""
 
+    def replace_if(self, name: str, expected: bytes | None, data: bytes) -> bool:
+        """Write a pointer only if it still holds `expected` (None: is absent); say whether it did.
+
+        Every writer of that pointer has to use it.
+        """
+
     def delete(self, name: str) -> None:
         """Remove an object; nothing happens if it does not exist."""
 
@@ -77,6 +84,16 @@ def refuse_other_bytes(uri: str, theirs: bytes, ours: bytes) -> None:
             "damaged or made by another build; check it with `python -m pipeline verify`, "
             "remove its generation and run the command again"
         )
+
+
+def _is_absent(error: Any) -> bool:
+    return error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey", "NotFound")
+
+
+def _lost_race(error: Any) -> bool:
+    """Whether S3 refused a conditional write because of what another wrote."""
+    code = error.response.get("Error", {}).get("Code")
+    return code in ("PreconditionFailed", "ConditionalRequestConflict", "412")
 
 
 class LocalStorage:
@@ -140,6 +157,21 @@ class LocalStorage:
         with self._explained("write", name):
             os.replace(self._write_temporary(path, data), path)
             self._sync_directory(path.parent)
+
+    def replace_if(self, name: str, expected: bytes | None, data: bytes) -> bool:
+        path = self._path(name)
+        with self._explained("write", name):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # The lock is beside the pointer, since replacing it would put the lock aside; the
+            # system releases it when the file is closed, at a kill too.
+            with path.with_name(f"{path.name}.lock").open("ab") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                found = path.read_bytes() if path.exists() else None
+                if found != expected:
+                    return False
+                os.replace(self._write_temporary(path, data), path)
+                self._sync_directory(path.parent)
+                return True
 
     def _write_temporary(self, path: Path, data: bytes) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -241,7 +273,7 @@ class S3Storage:
                 answer = self._client.head_object(Bucket=self.bucket, Key=self._key(name))
                 return int(answer["ContentLength"])
             except ClientError as error:
-                if error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey", "NotFound"):
+                if _is_absent(error):
                     return None
                 raise
 
@@ -254,14 +286,42 @@ class S3Storage:
                     Bucket=self.bucket, Key=self._key(name), Body=data, IfNoneMatch="*"
                 )
             except ClientError as error:
-                code = error.response.get("Error", {}).get("Code")
-                if code not in ("PreconditionFailed", "ConditionalRequestConflict", "412"):
+                if not _lost_race(error):
                     raise
                 refuse_other_bytes(f"{self.uri}/{name}", self.read(name), data)
 
     def replace(self, name: str, data: bytes) -> None:
         with self._explained("write", name):
             self._client.put_object(Bucket=self.bucket, Key=self._key(name), Body=data)
+
+    def replace_if(self, name: str, expected: bytes | None, data: bytes) -> bool:
+        from botocore.exceptions import ClientError
+
+        where = {"Bucket": self.bucket, "Key": self._key(name)}
+        with self._explained("write", name):
+            found, condition = self._with_tag(where)
+            if found != expected:
+                return False
+            try:
+                self._client.put_object(**where, Body=data, **condition)
+                return True
+            except ClientError as error:
+                if not _lost_race(error):
+                    raise
+                # Ours all the same if the answer to a first try was lost and it was repeated.
+                return self._with_tag(where)[0] == data
+
+    def _with_tag(self, where: dict[str, str]) -> tuple[bytes | None, dict[str, str]]:
+        """Return an object's bytes and the condition that it is still the same at a write."""
+        from botocore.exceptions import ClientError
+
+        try:
+            answer = self._client.get_object(**where)
+        except ClientError as error:
+            if not _is_absent(error):
+                raise
+            return None, {"IfNoneMatch": "*"}
+        return bytes(answer["Body"].read()), {"IfMatch": answer["ETag"]}
 
     def delete(self, name: str) -> None:
         with self._explained("delete", name):

@@ -47,7 +47,7 @@ _IGNORED = frozenset({"bert.embeddings.position_ids"})
 _PREFIXES = ("module.", "_orig_mod.")
 _OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
 
-SPECIAL_TOKENS = {
+_SPECIAL_TOKENS = {
     "cls_token": "[CLS]",
     "mask_token": "[MASK]",
     "pad_token": "[PAD]",
@@ -168,7 +168,7 @@ def export_folder(
         )
     longest_word = json.loads(tokenizer_json)["model"]["max_input_chars_per_word"]
     tokenizer_config: dict[str, object] = {
-        **SPECIAL_TOKENS,
+        **_SPECIAL_TOKENS,
         "do_lower_case": lowercase,
         "model_max_length": max_seq_length,
         "strip_accents": strip_accents,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from trainer.model_config import OptimizerConfig
 _STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Return two groups, decayed and not, with each parameter of `model` once.
 
     Not decayed are biases and the weights of norms, told by the module's type and the

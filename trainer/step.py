@@ -130,22 +130,23 @@ def evaluate(
     with torch.inference_mode():
         for batch in batches:
             _check(model, batch)
-            values = _losses(model, batch, "fp32", device)
-            counts = [float(value) for value in _counts(batch)[:2]]
-            sums += torch.stack(
-                [value.double() for value in values] + list(sums.new_tensor(counts))
-            )
+            losses = _losses(model, batch, "fp32", device)
+            masked_tokens, pairs, _ = _counts(batch)
+            sums[:4] += torch.stack([value.double() for value in losses])
+            sums[4] += masked_tokens
+            sums[5] += pairs
         _reduce(sums, group)
     model.train(was_training)
-    mlm, mlm_correct, pair, pair_correct, masked, pairs = sums.tolist()
-    _require_targets("evaluation", int(masked), int(pairs))
+    mlm, mlm_correct, pair, pair_correct = sums[:4].tolist()
+    masked_tokens, pairs = sums[4:].long().tolist()
+    _require_targets("evaluation", masked_tokens, pairs)
     return EvalResult(
-        mlm_loss_nats=mlm / masked,
-        mlm_accuracy=mlm_correct / masked,
+        mlm_loss_nats=mlm / masked_tokens,
+        mlm_accuracy=mlm_correct / masked_tokens,
         pair_loss=pair / pairs,
         pair_accuracy=pair_correct / pairs,
-        masked_tokens=int(masked),
-        pairs=int(pairs),
+        masked_tokens=masked_tokens,
+        pairs=pairs,
     )
 
 

@@ -40,7 +40,8 @@ def ray_cluster(address: str, *, workers: int, object_store_bytes: int) -> Itera
             f"ray_address = {address}: cannot join: {error}; start a cluster with "
             "`ray start --head`, correct the address, or leave it out for a local Ray"
         ) from None
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    # A failure is told once, by us: Ray Data logs every task's traceback as well.
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False

@@ -10,24 +10,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError
-from pipeline.keyed_random import derive_key, draw
-from pipeline.masking import MaskedTokens, MaskingRules, mask_tokens, token_classes
+from pipeline.masking import MaskedTokens, MaskingRules, _mask_rows, mask_tokens, token_classes
+from tests.pipeline.masking_reference import (
+    BERNOULLI,
+    CLASSES,
+    CLS,
+    FIRST_PIECE,
+    FIRST_WORD,
+    MASK,
+    PAD,
+    SEP,
+    TOKEN,
+    UNK,
+    VOCABULARY,
+    WHOLE_WORD,
+    by_row,
+    mask,
+    reference_mask,
+    text_rows,
+    units_of,
+)
 
 compiling = settings(deadline=None)  # the first example waits for numba
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-UNUSED = [f"[unused{number}]" for number in range(5)]
-WORDS = [f"word{number}" for number in range(40)]
-PIECES = [f"##piece{number}" for number in range(37)]
-VOCABULARY = SPECIAL + UNUSED + WORDS + PIECES  # 87 entries
-PAD, UNK, CLS, SEP, MASK = range(5)
-FIRST_WORD = len(SPECIAL) + len(UNUSED)
-FIRST_PIECE = FIRST_WORD + len(WORDS)
-CLASSES = token_classes(VOCABULARY, range(5))
-
-TOKEN = MaskingRules()
-WHOLE_WORD = MaskingRules(unit="whole_word")
-BERNOULLI = MaskingRules(amount="bernoulli")
 
 every_rule = st.builds(
     MaskingRules,
@@ -40,105 +44,6 @@ every_rule = st.builds(
 rows_of_ids = st.lists(
     st.lists(st.integers(0, len(VOCABULARY) - 1), max_size=40), min_size=1, max_size=6
 )
-
-
-def mask(rows, rules=TOKEN, *, numbers=None, dtype=np.uint16, **changes) -> MaskedTokens:
-    arguments = {"seed": 3, "purpose": "mask", "epoch": 0, "repetition": 0, "classes": CLASSES}
-    numbers = range(len(rows)) if numbers is None else numbers
-    return mask_tokens(
-        np.concatenate([np.asarray(row, dtype=dtype) for row in rows])
-        if len(rows)
-        else np.empty(0, dtype=dtype),
-        np.cumsum([0, *map(len, rows)], dtype=np.int64),
-        np.array(list(numbers), dtype=np.uint64),
-        rules=rules,
-        **(arguments | changes),
-    )
-
-
-def by_row(rows, masked: MaskedTokens) -> list[tuple[list[int], list[int], list[int]]]:
-    """Input ids, positions within the row, and original ids, row by row."""
-    found = []
-    start = 0
-    for row, tokens in enumerate(rows):
-        chosen = slice(masked.row_offsets[row], masked.row_offsets[row + 1])
-        found.append(
-            (
-                masked.input_ids[start : start + len(tokens)].tolist(),
-                (masked.positions[chosen] - start).tolist(),
-                masked.masked_lm_ids[chosen].tolist(),
-            )
-        )
-        start += len(tokens)
-    return found
-
-
-def text_rows(rows, tokens, seed=0, pieces=0.3) -> list[list[int]]:
-    """[CLS] A [SEP] B [SEP] of words and ## pieces."""
-    rng = np.random.default_rng(seed)
-    ids = rng.integers(FIRST_WORD, FIRST_PIECE, (rows, tokens))
-    is_piece = rng.random((rows, tokens)) < pieces
-    ids[is_piece] = rng.integers(FIRST_PIECE, len(VOCABULARY), is_piece.sum())
-    ids[:, 0] = CLS
-    ids[:, tokens // 2] = ids[:, -1] = SEP
-    return ids.tolist()
-
-
-def units_of(row, rules) -> list[list[int]]:
-    """Positions that are chosen together."""
-    units = []
-    previous = None
-    for position, token in enumerate(row):
-        if token not in range(5):
-            joins = rules.unit == "whole_word" and VOCABULARY[token].startswith("##")
-            if joins and previous == position - 1:
-                units[-1].append(position)
-            else:
-                units.append([position])
-            previous = position
-    return units
-
-
-def reference_mask(row, number, rules, seed, purpose, epoch, repetition):
-    """The rule of mask_tokens for one row, in lists, fed the same draws."""
-
-    def word(index):
-        return int(
-            draw(
-                np.uint64(derive_key(seed, purpose)),
-                np.uint32(index),
-                np.uint32(epoch * 256 + repetition),
-                np.uint64(number),
-            )
-        )
-
-    units = units_of(row, rules)
-    chosen = []
-    if rules.amount == "bernoulli":
-        for index, unit in enumerate(units):
-            if word(index) < round(rules.probability * 2**32):
-                chosen.extend(unit)
-    else:
-        budget = max(1, int(rules.probability * sum(map(len, units)) + 0.5))
-        if rules.max_predictions_per_seq is not None:
-            budget = min(budget, rules.max_predictions_per_seq)
-        for index in range(len(units)):
-            other = index + (word(index) * (len(units) - index) >> 32)
-            units[index], units[other] = units[other], units[index]
-            if len(chosen) + len(units[index]) <= budget:
-                chosen.extend(units[index])
-        if units and not chosen:
-            chosen.extend(units[0])
-
-    corrupted = list(row)
-    for ordinal, position in enumerate(sorted(chosen)):
-        words = [word(2**31 + 2 * ordinal + half) for half in range(2)]
-        if words[0] < round(rules.mask_share * 2**32):
-            corrupted[position] = MASK
-        elif words[0] < round((rules.mask_share + rules.random_share) * 2**32):
-            ordinary = WORDS + PIECES
-            corrupted[position] = VOCABULARY.index(ordinary[words[1] * len(ordinary) >> 32])
-    return corrupted, sorted(chosen), [row[position] for position in sorted(chosen)]
 
 
 @compiling
@@ -337,15 +242,16 @@ def test_a_piece_after_a_special_token_opens_a_word_of_its_own():
 
 def test_special_tokens_are_never_chosen_in_any_mode():
     rng = np.random.default_rng(8)
-    rows = []
-    for length in rng.integers(0, 120, 800):  # padded together, as other collators need it
-        rows.append(([CLS, *rng.integers(FIRST_WORD, 87, length), SEP] + [PAD] * 128)[:128])
+    lengths = rng.integers(0, 120, 800)  # padded together, as other collators need it
+    rows = [
+        ([CLS, *rng.integers(FIRST_WORD, 87, length), SEP] + [PAD] * 128)[:128]
+        for length in lengths
+    ]
     for rules in (TOKEN, WHOLE_WORD, BERNOULLI, replace(BERNOULLI, unit="whole_word")):
         for epoch in range(25):
             masked = mask(rows, rules, epoch=epoch)
             assert (masked.masked_lm_ids >= FIRST_WORD).all()
     counts = np.diff(mask(rows).row_offsets)
-    lengths = np.array([sum(token >= FIRST_WORD for token in row) for row in rows])
     assert ((counts == 0) == (lengths == 0)).all()  # at least one wherever one can be
 
 
@@ -362,17 +268,7 @@ def test_both_id_widths_give_the_same_mask():
 def test_a_slice_of_a_larger_array_is_masked_in_place():
     rows = text_rows(3, 64)
     flat = np.concatenate([np.array(row, dtype=np.uint16) for row in rows])
-    last = mask_tokens(
-        flat,
-        np.array([128, 192], dtype=np.int64),
-        np.array([2], dtype=np.uint64),
-        seed=3,
-        purpose="mask",
-        epoch=0,
-        repetition=0,
-        rules=TOKEN,
-        classes=CLASSES,
-    )
+    last = call(flat, np.array([128, 192], dtype=np.int64), np.array([2], dtype=np.uint64))
     whole = mask(rows)
     assert last.positions.tolist() == whole.positions[whole.positions >= 128].tolist()
     assert np.array_equal(last.input_ids[:128], flat[:128])
@@ -455,21 +351,60 @@ def test_an_epoch_or_repetition_without_a_stream_is_refused(changes, message):
         mask([[FIRST_WORD]], **changes)
 
 
+def call(input_ids, offsets, numbers, classes=CLASSES) -> MaskedTokens:
+    return mask_tokens(
+        input_ids,
+        offsets,
+        numbers,
+        seed=3,
+        purpose="mask",
+        epoch=0,
+        repetition=0,
+        rules=TOKEN,
+        classes=classes,
+    )
+
+
 def test_arrays_that_do_not_fit_are_refused():
+    ids = np.array([FIRST_WORD], dtype=np.uint16)
+    offsets = np.array([0, 1], dtype=np.int64)
+    numbers = np.array([0], dtype=np.uint64)
+    assert call(ids, offsets, numbers).positions.tolist() == [0]
     with pytest.raises(ValueError, match="the ids belong to another vocabulary"):
-        mask([[len(VOCABULARY)]])
+        call(ids + len(VOCABULARY), offsets, numbers)
     with pytest.raises(ValueError, match="2 offsets for 2 instances"):
-        mask([[FIRST_WORD]], numbers=[0, 1])
-    for offsets in ([0, 5], [-1, 1], [1, 0]):
+        call(ids, offsets, np.array([0, 1], dtype=np.uint64))
+    for unfit in ([0, 5], [-1, 1], [1, 0], []):
         with pytest.raises(ValueError, match="offsets: must rise"):
-            mask_tokens(
-                np.array([FIRST_WORD], dtype=np.uint16),
-                np.array(offsets, dtype=np.int64),
-                np.array([0], dtype=np.uint64),
-                seed=0,
-                purpose="mask",
-                epoch=0,
-                repetition=0,
-                rules=TOKEN,
-                classes=CLASSES,
-            )
+            call(ids, np.array(unfit, dtype=np.int64), numbers)
+    with pytest.raises(ValueError, match="input_ids are int64"):
+        call(ids.astype(np.int64), offsets, numbers)
+    with pytest.raises(ValueError, match="offsets are int32"):
+        call(ids, offsets.astype(np.int32), numbers)
+    with pytest.raises(ValueError, match="instance_numbers are int64"):
+        call(ids, offsets, numbers.astype(np.int64))
+
+
+def test_read_only_and_strided_arrays_are_taken_without_another_compilation():
+    rows = text_rows(20, 64)
+    expected = mask(rows)
+
+    def awkward(array):
+        strided = np.repeat(array, 2)[::2]
+        strided.flags.writeable = False
+        return strided
+
+    masked = call(
+        awkward(np.concatenate([np.array(row, dtype=np.uint16) for row in rows])),
+        awkward(np.arange(21, dtype=np.int64) * 64),
+        awkward(np.arange(20, dtype=np.uint64)),
+        replace(
+            CLASSES,
+            maskable=awkward(CLASSES.maskable),
+            continuation=awkward(CLASSES.continuation),
+            random_ids=awkward(CLASSES.random_ids),
+        ),
+    )
+    assert np.array_equal(masked.input_ids, expected.input_ids)
+    assert masked.input_ids.flags.writeable
+    assert len(_mask_rows.signatures) <= 2  # one a width of ids

@@ -1,0 +1,175 @@
+"""Command line of the data half: `python -m pipeline COMMAND`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from pipeline import artefacts, config
+from pipeline.command_line import parse_config, run_command
+from pipeline.config import MaskingConfig, PipelineConfig
+
+USAGE = """\
+usage: python -m pipeline COMMAND [--config FILE.toml] [--FIELD VALUE ...] [--debug]
+
+  documents    raw files -> cleaned documents of sentences, partitioned by hash
+  vocabulary   documents -> word counts, WordPiece vocabulary, tokenizer.json
+  instances    documents -> Arrow shards of sentence pairs
+  run          the three stages above; each finds what is done already
+
+  inspect URI  counts and decoded instances with their masks
+  verify URI   check schema, counts, sizes and checksums; exit code 1 on any fault
+  gc ROOT      list generations that nothing points to; --delete removes them
+
+`python -m pipeline COMMAND --help` lists a command's fields. A URI is a local path or s3://."""
+
+Uri = Annotated[str, tyro.conf.Positional]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InspectArguments:
+    """Show counts and decoded instances."""
+
+    uri: Uri
+    """A run's root, a stage's folder or one generation."""
+    rows: int = 3
+    """Instances to decode."""
+    split: Literal["train", "held_out"] = "train"
+    """Which instances."""
+    epoch: int = 0
+    """Epoch of the masks, where they are dynamic."""
+    masking: MaskingConfig = MaskingConfig()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VerifyArguments:
+    """Check what lies at a URI against its manifests."""
+
+    uri: Uri
+    """A run's root, a stage's folder or one generation."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GcArguments:
+    """List, and on request remove, what nothing points to. Not while a job runs."""
+
+    root: Uri
+    """A run's root."""
+    delete: bool = False
+    """Remove it."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; returns its exit code."""
+    command, rest = (argv[0], list(argv[1:])) if argv else ("", [])
+    prog = f"python -m pipeline {command}"
+    if command in ("documents", "vocabulary", "instances", "run"):
+        return run_stages(command, parse_config(PipelineConfig, config.load, rest, prog))
+    if command == "inspect":
+        return inspect(tyro.cli(InspectArguments, prog=prog, args=rest, use_underscores=True))
+    if command == "verify":
+        return verify(tyro.cli(VerifyArguments, prog=prog, args=rest))
+    if command == "gc":
+        return gc(tyro.cli(GcArguments, prog=prog, args=rest))
+    asked = command in ("-h", "--help", "help")
+    print(USAGE, file=sys.stdout if asked else sys.stderr)
+    if command and not asked:
+        print(f"\nerror: {command}: no such command", file=sys.stderr)
+    return 0 if asked else 2
+
+
+def run_stages(command: str, settings: PipelineConfig) -> int:
+    """Run one stage, or all three, inside one Ray session."""
+    from pipeline.jobs import documents, instances, vocabulary
+    from pipeline.jobs.cluster import ray_cluster
+
+    stages: dict[str, Callable[[PipelineConfig], Any]] = {
+        "documents": documents.run,
+        "vocabulary": vocabulary.run,
+        "instances": instances.run,
+    }
+    with ray_cluster(
+        settings.ray_address,
+        workers=settings.cluster.workers,
+        object_store_bytes=settings.cluster.object_store_bytes,
+    ):
+        for name, stage in stages.items():
+            if command in (name, "run"):
+                stage(settings)
+    return 0
+
+
+def inspect(arguments: InspectArguments) -> int:
+    """Print a table of counts for every stage, then decoded instances."""
+    from pipeline.decoding import decode_instances, spaced
+    from pipeline.instance_set import InstanceSet
+    from pipeline.jobs.instances import masking_rules
+
+    console = Console(highlight=False)
+    for artefact in artefacts.find(arguments.uri):
+        generation = artefact.generation
+        table = Table("count", "value", title=f"{generation.stage} {generation.fingerprint}")
+        for name, value in _flattened(artefact.manifest["counts"]):
+            table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
+        console.print(table)
+        if generation.stage != "instances":
+            continue
+        instances = InstanceSet(generation, artefact.manifest)
+        rules = masking_rules(PipelineConfig(masking=arguments.masking))
+        for one in decode_instances(
+            instances, arguments.split, arguments.rows, rules, arguments.epoch
+        ):
+            label = "B is random" if one.label else "B follows A"
+            console.print(
+                f"instance {one.number}: {one.tokens} tokens, next_sentence_label {one.label} "
+                f"({label})\n  A: {spaced(one.first_segment)}\n  B: {spaced(one.second_segment)}",
+                markup=False,
+            )
+    return 0
+
+
+def _flattened(counts: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for name, value in counts.items():
+        rows += _flattened(value, f"{name}.") if isinstance(value, dict) else [(prefix + name, value)]
+    return rows
+
+
+def verify(arguments: VerifyArguments) -> int:
+    """Print every fault found; 1 if there is any."""
+    console = Console(highlight=False, soft_wrap=True)
+    exit_code = 0
+    for artefact in artefacts.find(arguments.uri):
+        generation = artefact.generation
+        found = list(artefacts.faults(artefact))
+        for fault in found:
+            console.print(f"fault: {generation.root}/{generation.prefix}: {fault}", markup=False)
+        state = f"{len(found)} faults" if found else "whole"
+        console.print(f"{generation.stage} {generation.fingerprint}: {state}", markup=False)
+        exit_code = exit_code or int(bool(found))
+    return exit_code
+
+
+def gc(arguments: GcArguments) -> int:
+    """List what nothing points to with its size; remove it if asked to."""
+    groups = artefacts.garbage(arguments.root)
+    storage = artefacts.open_storage(arguments.root)
+    for group, objects in groups.items():
+        print(f"{group}: {len(objects)} objects, {sum(size for _, size in objects):,} bytes")
+        if arguments.delete:
+            # Markers and manifest first: what is left over is then not taken for finished work.
+            for name, _ in sorted(objects, key=lambda one: not one[0].endswith(".json")):
+                storage.delete(name)
+    verb = "removed" if arguments.delete else "would be removed with --delete"
+    print(f"{sum(map(len, groups.values()))} objects {verb}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main, sys.argv[1:]))

@@ -1,0 +1,176 @@
+"""What lies at a URI: `verify` checks it against its manifest, `gc` finds what nothing points to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from tokenizers import Tokenizer
+
+from pipeline.commit import MANIFEST, Generation, check_manifest, parse_json
+from pipeline.contract import DOCUMENT_SCHEMA, ObjectEntry, ShardEntry
+from pipeline.errors import ClozelineError, CorruptError, InputError
+from pipeline.instance_set import InstanceSet
+from pipeline.shards import shard_faults
+from pipeline.storage import TEMPORARY_PREFIX, open_storage
+from pipeline.vocabulary import read_vocab
+
+STAGES = ("documents", "vocabulary", "instances", "training", "export")
+DATA_STAGES = ("documents", "vocabulary", "instances")
+
+
+@dataclass(frozen=True, slots=True)
+class Artefact:
+    """A complete generation and its manifest."""
+
+    generation: Generation
+    manifest: Mapping[str, Any]
+
+
+def find(uri: str) -> list[Artefact]:
+    """Return the complete generations of the data stages at a run's root, a stage or a generation.
+
+    Raises InputError if there is none.
+    """
+    uri = uri.rstrip("/").removesuffix(f"/{MANIFEST}")
+    storage = open_storage(uri)
+    head, _, last = uri.rpartition("/")
+    if storage.size(MANIFEST) is not None:
+        root, _, stage = head.rpartition("/")
+        found = [Generation(root or ".", stage, last)]
+    elif storage.size("current.json") is not None:
+        found = [_pointed(head or ".", last)]
+    else:
+        found = [
+            _pointed(uri, stage)
+            for stage in DATA_STAGES
+            if storage.size(f"{stage}/current.json") is not None
+        ]
+    if not found:
+        raise InputError(
+            f"{uri}: no finished stage here; name a run's root, a stage's folder or a generation"
+        )
+    return [Artefact(one, _manifest(one)) for one in found]
+
+
+def _pointed(root: str, stage: str) -> Generation:
+    name = f"{stage}/current.json"
+    pointer = parse_json(open_storage(root).read(name), f"{root}/{name}")
+    if not isinstance(pointer, dict) or not isinstance(pointer.get("fingerprint"), str):
+        raise CorruptError(f"{root}/{name}: names no generation; run the stage again")
+    return Generation(root, stage, pointer["fingerprint"])
+
+
+def _manifest(generation: Generation) -> Mapping[str, Any]:
+    uri = f"{generation.root}/{generation.name(MANIFEST)}"
+    data = generation.storage.read(generation.name(MANIFEST))
+    return check_manifest(parse_json(data, uri), uri)
+
+
+def faults(artefact: Artefact) -> Iterator[str]:
+    """Yield every way in which a generation differs from its manifest."""
+    if artefact.manifest.get("fingerprint") != artefact.generation.fingerprint:
+        yield f"{MANIFEST}: fingerprint {artefact.manifest.get('fingerprint')} is not the folder's"
+    checks = {
+        "documents": _document_faults,
+        "vocabulary": _vocabulary_faults,
+        "instances": _instance_faults,
+    }
+    yield from checks[artefact.generation.stage](artefact)
+
+
+def _read(artefact: Artefact, entry: Mapping[str, Any]) -> tuple[bytes | None, str]:
+    try:
+        return artefact.generation.read(ObjectEntry(**entry)), ""
+    except ClozelineError as error:
+        return None, str(error)
+
+
+def _document_faults(artefact: Artefact) -> Iterator[str]:
+    documents = 0
+    for file in artefact.manifest["files"]:
+        data, fault = _read(artefact, file["object"])
+        if data is None:
+            yield fault
+            continue
+        name = file["object"]["name"]
+        table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+        if not table.schema.equals(DOCUMENT_SCHEMA):
+            yield f"{name}: schema is {table.schema.to_string()!r}"
+        if table.num_rows != file["documents"]:
+            yield f"{name}: {table.num_rows} documents, the manifest says {file['documents']}"
+        documents += table.num_rows
+    if documents != artefact.manifest["counts"]["kept"]:
+        yield f"{documents} documents, the manifest says {artefact.manifest['counts']['kept']}"
+
+
+def _vocabulary_faults(artefact: Artefact) -> Iterator[str]:
+    objects = {}
+    for name, entry in artefact.manifest["objects"].items():
+        objects[name], fault = _read(artefact, entry)
+        if fault:
+            yield fault
+    if objects["vocab.txt"] is None or objects["tokenizer.json"] is None:
+        return
+    entries = read_vocab(objects["vocab.txt"])
+    if len(entries) != artefact.manifest["vocab_size"]:
+        yield f"vocab.txt: {len(entries)} entries, not {artefact.manifest['vocab_size']}"
+    tokenizer = Tokenizer.from_str(objects["tokenizer.json"].decode())
+    if tokenizer.get_vocab() != {entry: number for number, entry in enumerate(entries)}:
+        yield "tokenizer.json: its vocabulary is not that of vocab.txt"
+
+
+def _instance_faults(artefact: Artefact) -> Iterator[str]:
+    instances = InstanceSet(artefact.generation, artefact.manifest)
+    for entry in artefact.manifest["tokenizer"].values():
+        _, fault = _read(artefact, entry)
+        if fault:
+            yield fault
+    for split, counts in artefact.manifest["counts"].items():
+        rows = tokens = 0
+        for shard in (one for one in artefact.manifest["shards"] if one["split"] == split):
+            data, fault = _read(artefact, shard["object"])
+            lengths, other_fault = _read(artefact, shard["lengths"])
+            yield from filter(None, (fault, other_fault))
+            if data is not None and lengths is not None:
+                entry = ShardEntry.from_json(shard)
+                found = shard_faults(data, lengths, entry, instances.schema, instances.vocab_size)
+                yield from (f"{entry.object.name}: {one}" for one in found)
+            rows += shard["rows"]
+            tokens += shard["tokens"]
+        stated = (counts.get("instances", 0), counts.get("tokens", 0))
+        if (rows, tokens) != stated:
+            yield f"{split}: {rows} instances and {tokens} tokens in shards, not {stated}"
+
+
+def garbage(root: str) -> dict[str, list[tuple[str, int]]]:
+    """Return what nothing points to, as group -> (object, bytes): for `gc`.
+
+    Groups are generations that no current.json and no current generation's inputs name, the
+    passes of finished generations, and temporary files of writers that were killed.
+    """
+    storage = open_storage(root)
+    wanted: set[str] = set()
+    for stage in STAGES:
+        if storage.size(f"{stage}/current.json") is None:
+            continue
+        generation = _pointed(root, stage)
+        wanted.add(generation.prefix)
+        inputs = (generation.manifest() or {}).get("inputs", {})
+        wanted.update(f"{name}/{value}" for name, value in inputs.items())
+    groups: dict[str, list[tuple[str, int]]] = {}
+    for stage in STAGES:
+        for name, size in storage.list(f"{stage}/"):
+            parts = name.split("/")
+            if len(parts) < 3:
+                continue
+            prefix = "/".join(parts[:2])
+            if parts[-1].startswith(TEMPORARY_PREFIX):
+                groups.setdefault("temporary files of killed writers", []).append((name, size))
+            elif prefix not in wanted:
+                groups.setdefault(f"{prefix} (nothing points to it)", []).append((name, size))
+            elif parts[2] == "passes":
+                groups.setdefault(f"{prefix}/passes (finished)", []).append((name, size))
+    return groups

@@ -1,0 +1,207 @@
+"""Text to WordPiece ids at memory speed: a walk over the bytes and a table from word to ids.
+
+The tokenizers library is asked for the ids of each distinct word once, in bulk; the vocabulary
+stage does so for the corpus's own words and every worker reads that table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from typing import Any, cast
+
+import numba as nb
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from pipeline.errors import ConfigError, CorruptError, InputError
+from pipeline.normalization import NormalizationTable, TextRules
+from pipeline.pretokenize import WordInterner
+
+TokenIds = NDArray[np.uint16] | NDArray[np.uint32]
+
+_WORDS_PER_TEXT = 4096  # words the library is given as one text
+_END_OF_WORD = "\0"  # clean_text drops it, so no word holds it
+_NEW_WORDS = 1 << 21  # words remembered beyond the word table before starting from it again
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EncodedText:
+    """Token ids of some rows: ids uint16 or uint32 [tokens], offsets int64 [rows + 1]."""
+
+    ids: TokenIds
+    offsets: NDArray[np.int64]
+
+
+class WordPieceEncoder:
+    """Encodes as the tokenizers library does, without special tokens; text is never one."""
+
+    def __init__(
+        self,
+        tokenizer_json: str,
+        word_table: pa.Table | None = None,
+        normalization: NormalizationTable | None = None,
+    ) -> None:
+        """Take `word_table` from `build_word_table`; what is not given is asked of the library.
+
+        Raises ConfigError for a tokenizer that is not BERT's WordPiece, or one that does not
+        belong to `word_table` or `normalization`.
+        """
+        self._pieces = _WordPieces(tokenizer_json)
+        rules = self._pieces.rules
+        self._normalization = normalization or NormalizationTable.build(rules)
+        if self._normalization.rules != rules:
+            raise ConfigError(
+                f"normalization table: built for {self._normalization.rules}, tokenizer.json says"
+                f" {rules}: both must come from one vocabulary"
+            )
+        if word_table is None:
+            word_table = self._pieces.table(pa.array([], pa.large_string()))
+        self._word_table = self._pieces.checked(word_table)
+        self._restart()
+
+    @property
+    def id_dtype(self) -> np.dtype[Any]:
+        """Return uint16 where every id of the vocabulary fits it, else uint32."""
+        return self._pieces.id_dtype
+
+    def encode(self, text: pa.LargeStringArray) -> EncodedText:
+        """Return the ids of each row of `text`; new words are asked of the library in bulk.
+
+        Raises InputError for a null row.
+        """
+        blocks, row_ends = [], [np.zeros(1, np.int64)]
+        for stream in self._words.walk(text):
+            self._learn()
+            ends = np.empty(len(stream.row_ends), np.int64)
+            first_id = row_ends[-1][-1]
+            tokens = _count_ids(stream.numbers, self._id_starts)
+            ids = np.empty(tokens, self.id_dtype)
+            _gather(stream.numbers, stream.row_ends, self._id_starts, self._ids, ids, ends)
+            blocks.append(ids)
+            row_ends.append(ends + first_id)
+            if len(self._words) > self._word_table.num_rows + _NEW_WORDS:
+                self._restart()
+        ids = np.concatenate(blocks) if blocks else np.empty(0, self.id_dtype)
+        return EncodedText(ids=ids, offsets=np.concatenate(row_ends))
+
+    def _restart(self) -> None:
+        table = self._word_table
+        self._words = WordInterner(self._normalization, _one_chunk(table["word"]))
+        ids = _one_chunk(table["ids"])
+        self._known = table.num_rows
+        self._ids, self._id_starts = _flat_ids(ids)
+
+    def _learn(self) -> None:
+        """Ask the library for the words met since the last call."""
+        if len(self._words) == self._known:
+            return
+        ids, starts = self._pieces.ids_of(self._words.words(self._known))
+        self._id_starts = np.concatenate((self._id_starts, starts[1:] + self._id_starts[-1]))
+        self._ids = np.concatenate((self._ids, ids))
+        self._known = len(self._words)
+
+
+def build_word_table(tokenizer_json: str, words: pa.LargeStringArray) -> pa.Table:
+    """Return {word: large_string, ids: large_list<uint16 or uint32>} for distinct `words`.
+
+    `words` are words as count_words gives them: normalised, without white space.
+    """
+    return _WordPieces(tokenizer_json).table(words)
+
+
+class _WordPieces:
+    """The model of a tokenizer.json, asked about whole words."""
+
+    def __init__(self, tokenizer_json: str) -> None:
+        parts = json.loads(tokenizer_json)
+        for part, kind in ("model", "WordPiece"), ("pre_tokenizer", "BertPreTokenizer"):
+            found = (parts.get(part) or {}).get("type")
+            if found != kind:
+                raise ConfigError(f"tokenizer.json: {part} {found}: must be {kind}")
+        for token in parts["added_tokens"]:
+            if not token["special"]:
+                raise ConfigError(
+                    f"tokenizer.json: added token {token['content']!r} is not special: put it"
+                    " into the vocabulary of the model"
+                )
+        self.rules = TextRules.from_normalizer(parts["normalizer"])
+        vocabulary = parts["model"]["vocab"]
+        self._end_id = 1 + max(vocabulary.values())
+        self.id_dtype = np.dtype(np.uint16 if self._end_id <= 1 << 16 else np.uint32)
+        # Words come normalised and split; an entry of its own marks where each one ends.
+        vocabulary[_END_OF_WORD] = self._end_id
+        parts |= {"normalizer": None, "post_processor": None, "added_tokens": []}
+        parts |= {"pre_tokenizer": {"type": "WhitespaceSplit"}, "truncation": None, "padding": None}
+        self._tokenizer = Tokenizer.from_str(json.dumps(parts))
+
+    def ids_of(self, words: pa.LargeStringArray) -> tuple[TokenIds, NDArray[np.int64]]:
+        """Return the ids of all words, one after another, and int64 [words + 1] offsets."""
+        texts = [
+            f" {_END_OF_WORD} ".join([*words[first : first + _WORDS_PER_TEXT].to_pylist(), ""])
+            for first in range(0, len(words), _WORDS_PER_TEXT)
+        ]
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        parts = [np.array(encoding.ids, np.uint32) for encoding in encodings]
+        marked = np.concatenate([np.empty(0, np.uint32), *parts])
+        ends = np.flatnonzero(marked == self._end_id)
+        if len(ends) != len(words):
+            raise InputError(f"words: {len(words)} given, {len(ends)} found: a word holds a NUL")
+        offsets = np.concatenate(([0], ends - np.arange(len(ends))))
+        return marked[marked != self._end_id].astype(self.id_dtype), offsets
+
+    def table(self, words: pa.LargeStringArray) -> pa.Table:
+        ids, offsets = self.ids_of(words)
+        lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(ids))
+        return pa.table({"word": words, "ids": lists})
+
+    def checked(self, table: pa.Table) -> pa.Table:
+        id_type = pa.from_numpy_dtype(self.id_dtype)
+        expected = {"word": pa.large_string(), "ids": pa.large_list(id_type)}
+        found = dict(zip(table.schema.names, table.schema.types, strict=True))
+        if found != expected:
+            raise CorruptError(f"word table: columns {found}: must be {expected}")
+        sample = table.slice(0, _WORDS_PER_TEXT)
+        if self.table(_one_chunk(sample["word"]))["ids"].to_pylist() != sample["ids"].to_pylist():
+            raise ConfigError(
+                "word table: its ids are not those of tokenizer.json: both must come from one"
+                " vocabulary"
+            )
+        return table
+
+
+def _one_chunk(column: pa.ChunkedArray) -> Any:
+    chunk = column.combine_chunks()
+    return chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) else chunk
+
+
+def _flat_ids(lists: pa.LargeListArray) -> tuple[TokenIds, NDArray[np.int64]]:
+    offsets = lists.offsets.to_numpy()
+    values = lists.values.to_numpy()[offsets[0] : offsets[-1]] if len(lists) else lists.values.to_numpy()
+    return values.copy(), offsets - offsets[0]
+
+
+@nb.njit(cache=True, _nrt=False)
+def _count_ids(numbers, id_starts):
+    total = np.int64(0)
+    for number in numbers:
+        total += id_starts[number + 1] - id_starts[number]
+    return total
+
+
+@nb.njit(cache=True, _nrt=False)
+def _gather(numbers, row_ends, id_starts, word_ids, ids, id_row_ends):
+    """Write the ids of each word in turn to `ids`, and where each row ends to `id_row_ends`."""
+    count = np.int64(0)
+    word = np.int64(0)
+    for row in range(row_ends.size):
+        while word < row_ends[row]:
+            start = id_starts[numbers[word]]
+            for index in range(start, id_starts[numbers[word] + 1]):
+                ids[count] = word_ids[index]
+                count += 1
+            word += 1
+        id_row_ends[row] = count

@@ -1,0 +1,227 @@
+"""The vocabulary job: words counted by partition, reduced by bucket, then one WordPiece trainer."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline import documents as documents_core
+from pipeline import vocabulary
+from pipeline.commit import Generation, current, require_same_identity
+from pipeline.config import PipelineConfig, identity_fields
+from pipeline.contract import ObjectEntry, fingerprint
+from pipeline.documents import Piece
+from pipeline.encoding import build_word_table
+from pipeline.jobs import documents
+from pipeline.jobs.cluster import run_units
+from pipeline.jobs.stage import Stage
+from pipeline.vocabulary import SPECIAL_TOKENS, NormalizationTable, TextRules
+from pipeline.vocabulary.counts import COUNTS_SCHEMA
+
+TOKENIZER_JSON = "tokenizer.json"
+VOCAB_TXT = "vocab.txt"
+WORD_TABLE = "word_table.arrow"
+WORD_COUNTS = "word_counts.parquet"
+NORMALIZATION = "normalization.arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every unit of the job needs to know; picklable."""
+
+    generation: Generation
+    documents: Generation
+    config: PipelineConfig
+    buckets: int
+
+
+def read_table(generation: Generation, entry: ObjectEntry) -> pa.Table:
+    """Read an object that `write_stream` wrote, verified."""
+    return pa.ipc.open_stream(generation.read(entry)).read_all()
+
+
+def text_rules(config: PipelineConfig) -> TextRules:
+    """Return the normaliser's switches."""
+    return TextRules(
+        lowercase=config.vocabulary.lowercase,
+        strip_accents=config.vocabulary.strip_accents,
+        handle_chinese_chars=config.vocabulary.handle_chinese_chars,
+    )
+
+
+def identity(config: PipelineConfig) -> dict[str, Any]:
+    """Return the identity fields the vocabulary stage depends on."""
+    return {"vocabulary": identity_fields(config.vocabulary)}
+
+
+def run(config: PipelineConfig) -> dict[str, Any]:
+    """Run the stage or find it done; returns its manifest."""
+    upstream, upstream_manifest = current(
+        config.root, "documents", "python -m pipeline documents"
+    )
+    require_same_identity(
+        upstream,
+        upstream_manifest["identity"],
+        documents.identity(config),
+        "python -m pipeline documents",
+    )
+    inputs = {"documents": upstream.fingerprint}
+    generation = Generation(
+        config.root,
+        "vocabulary",
+        fingerprint("vocabulary", identity=identity(config), inputs=inputs),
+    )
+    with Stage(generation) as stage:
+        if stage.manifest is not None:
+            return stage.manifest
+        files = [file for file in upstream_manifest["files"] if file["split"] == "train"]
+        plan = Plan(generation, upstream, config, buckets=len(files))
+        (normalized,) = run_units(
+            partial(normalization_unit, plan),
+            [{}],
+            description="vocabulary: normalisation table",
+            workers=1,
+        )
+        counted = run_units(
+            partial(count_unit, plan),
+            [
+                {
+                    "partition": number,
+                    "object": file["object"],
+                    "normalization": normalized["object"],
+                    "bytes": file["text_bytes"],
+                }
+                for number, file in enumerate(files)
+            ],
+            description="vocabulary: count words",
+            workers=config.cluster.workers,
+        )
+        reduced = run_units(
+            partial(reduce_unit, plan),
+            [
+                {"bucket": bucket, "pieces": [facts["pieces"][bucket] for facts in counted]}
+                for bucket in range(plan.buckets)
+            ],
+            description="vocabulary: add up counts",
+            workers=config.cluster.workers,
+        )
+        (trained,) = run_units(
+            partial(train_unit, plan),
+            [{"tables": [facts["object"] for facts in reduced]}],
+            description="vocabulary: train WordPiece",
+            workers=1,
+        )
+        return stage.commit(
+            {
+                "counts": trained["counts"],
+                "identity": identity(config),
+                "inputs": inputs,
+                "objects": {**trained["objects"], NORMALIZATION: normalized["object"]},
+                "special_tokens": list(SPECIAL_TOKENS),
+                "vocab_size": config.vocabulary.vocab_size,
+            }
+        )
+
+
+def normalization_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask the tokenizers library once what it does to every code point; workers share the answer."""
+    facts = plan.generation.marker("normalization")
+    if facts is not None:
+        return facts
+    table = NormalizationTable.build(text_rules(plan.config)).to_table()
+    data = documents_core.write_stream(table)
+    facts = {"object": asdict(ObjectEntry.of(NORMALIZATION, data))}
+    plan.generation.complete("normalization", {NORMALIZATION: data}, facts)
+    return facts
+
+
+def count_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
+    """Count the words of one partition, grouped by bucket of the word's hash."""
+    name = f"count/{unit['partition']:06d}"
+    facts = plan.generation.marker(name)
+    if facts is not None:
+        return facts
+    table = documents_core.read_documents(plan.documents.read(ObjectEntry(**unit["object"])))
+    sentences = table["sentences"].combine_chunks().flatten()
+    normalization = NormalizationTable.from_table(
+        read_table(plan.generation, ObjectEntry(**unit["normalization"]))
+    )
+    counts = vocabulary.count_words(sentences, normalization)
+    parts, pieces, end = [], [], 0
+    for bucket in vocabulary.split_counts(counts, plan.buckets):
+        data = documents_core.write_stream(bucket)
+        parts.append(data)
+        pieces.append([end, end + len(data), zlib.crc32(data)])
+        end += len(data)
+    facts = {"pieces": pieces, "words": counts.num_rows}
+    plan.generation.complete(name, {f"passes/{name}.counts": b"".join(parts)}, facts)
+    return facts
+
+
+def reduce_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
+    """Add up one bucket's counts over all partitions."""
+    name = f"reduce/{unit['bucket']:06d}"
+    facts = plan.generation.marker(name)
+    if facts is not None:
+        return facts
+    storage = plan.generation.storage
+    tables = [
+        documents_core.read_piece(
+            storage,
+            plan.generation.name(f"passes/count/{partition:06d}.counts"),
+            Piece(*piece),
+            COUNTS_SCHEMA,
+        )
+        for partition, piece in enumerate(unit["pieces"])
+    ]
+    data = documents_core.write_stream(vocabulary.merge_counts(tables))
+    entry = ObjectEntry.of(f"passes/{name}.counts", data)
+    facts = {"object": asdict(entry)}
+    plan.generation.complete(name, {entry.name: data}, facts)
+    return facts
+
+
+def train_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
+    """Train the vocabulary from the whole table of word counts and write the stage's artefacts."""
+    facts = plan.generation.marker("train")
+    if facts is not None:
+        return facts
+    settings = plan.config.vocabulary
+    tables = [read_table(plan.generation, ObjectEntry(**entry)) for entry in unit["tables"]]
+    counts = vocabulary.merge_counts(tables)
+    entries = vocabulary.train_wordpiece(
+        counts,
+        vocab_size=settings.vocab_size,
+        special_tokens=SPECIAL_TOKENS,
+        min_frequency=settings.min_frequency,
+        alphabet_limit=settings.alphabet_limit,
+    )
+    tokenizer = vocabulary.build_tokenizer(
+        entries,
+        text_rules(plan.config),
+        max_input_chars_per_word=settings.max_input_chars_per_word,
+    )
+    tokenizer_json = tokenizer.to_str(pretty=True)
+    table = build_word_table(tokenizer_json, counts["word"].combine_chunks())
+    parquet = pa.BufferOutputStream()
+    pq.write_table(counts, parquet, compression="zstd")
+    objects = {
+        TOKENIZER_JSON: tokenizer_json.encode(),
+        VOCAB_TXT: vocabulary.vocab_txt(entries),
+        WORD_COUNTS: parquet.getvalue().to_pybytes(),
+        WORD_TABLE: documents_core.write_stream(table),
+    }
+    total = pc.sum(counts["count"]).as_py() or 0
+    facts = {
+        "counts": {"distinct_words": counts.num_rows, "words": total},
+        "objects": {name: asdict(ObjectEntry.of(name, data)) for name, data in objects.items()},
+    }
+    plan.generation.complete("train", objects, facts)
+    return facts

@@ -1,0 +1,86 @@
+"""The vocabulary as files: tokenizer.json of the tokenizers library, and vocab.txt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
+from pipeline.errors import InputError
+from pipeline.normalization import TextRules
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CONTINUATION = "##"
+
+
+def build_tokenizer(
+    entries: Sequence[str], rules: TextRules, *, max_input_chars_per_word: int = 100
+) -> Tokenizer:
+    """Return BERT's tokenizer with `entries` as ids 0, 1, ...; a longer word is one [UNK].
+
+    It neither truncates nor pads: that is the caller's choice at encoding.
+    Raises InputError for repeated entries or misplaced special tokens.
+    """
+    check_entries(entries, "vocabulary")
+    ids = {entry: index for index, entry in enumerate(entries)}
+    tokenizer = Tokenizer(
+        models.WordPiece(
+            ids,
+            unk_token="[UNK]",
+            max_input_chars_per_word=max_input_chars_per_word,
+            continuing_subword_prefix=CONTINUATION,
+        )
+    )
+    tokenizer.normalizer = rules.normalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
+    )
+    tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    )
+    return tokenizer
+
+
+def vocab_txt(entries: Sequence[str]) -> bytes:
+    """Return one entry a line, each ended by a line feed; the line number is the id."""
+    return "".join(f"{entry}\n" for entry in entries).encode()
+
+
+def read_vocab(data: bytes, name: str = "vocab.txt") -> list[str]:
+    """Return the entries of a vocab.txt; only a line feed ends a line, a BOM is dropped.
+
+    Raises InputError, naming file and byte or line, for bytes that are not UTF-8, Windows line
+    ends, repeated entries, and special tokens that are not at ids 0 to 4.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}: byte {error.start}: not UTF-8; save it as UTF-8") from error
+    entries = text.split("\n")
+    if entries[-1] == "":
+        entries.pop()
+    for line, entry in enumerate(entries, 1):
+        if entry.endswith("\r"):
+            raise InputError(f"{name}: line {line}: ends in \\r\\n; end lines with \\n only")
+    check_entries(entries, name)
+    return entries
+
+
+def check_entries(entries: Sequence[str], name: str) -> None:
+    """Raise InputError unless entries are distinct and begin with the special tokens."""
+    first_line: dict[str, int] = {}
+    for index, entry in enumerate(entries):
+        if entry in first_line:
+            raise InputError(
+                f"{name}: {entry!r} is entry {first_line[entry]} and entry {index}: an entry must"
+                " have one id; remove one"
+            )
+        first_line[entry] = index
+    for index, token in enumerate(SPECIAL_TOKENS):
+        if first_line.get(token) != index:
+            found = f"has id {first_line[token]}" if token in first_line else "is missing"
+            raise InputError(f"{name}: {token} {found}: it must be there once, with id {index}")

@@ -1,0 +1,63 @@
+"""Runs each case beside its peer, interleaved, and reports the medians and their ratio."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+_ROUNDS = 5
+_DIRECTORY = Path("runs/bench")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """One measurement: `amount` of `unit`-seconds of work done by `ours` and by `theirs`."""
+
+    case: str
+    unit: str
+    amount: float
+    ours: Callable[[], object]
+    peer: str
+    theirs: Callable[[], object]
+
+
+def run(name: str, cases: list[Case]) -> None:
+    """Measure `cases`, print them as a table and write them to runs/bench/NAME.json.
+
+    A value is amount / median seconds of five runs; ours and the peer's take turns, so that both
+    meet the same load of the machine.
+    """
+    results = []
+    for case in cases:
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for _ in range(_ROUNDS):
+            for work, taken in zip((case.ours, case.theirs), seconds, strict=True):
+                start = time.perf_counter()
+                work()
+                taken.append(time.perf_counter() - start)
+        value, peer_value = (case.amount / statistics.median(taken) for taken in seconds)
+        results.append(
+            {
+                "case": case.case,
+                "value": value,
+                "unit": case.unit,
+                "peer": case.peer,
+                "peer_value": peer_value,
+                "ratio": value / peer_value,
+            }
+        )
+    table = Table(title=name)
+    for column in ("case", "value", "unit", "peer", "peer value", "ratio"):
+        table.add_column(column, justify="right" if "val" in column or column == "ratio" else "left")
+    for result in results:
+        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else v for v in result.values()))
+    Console().print(table)
+    _DIRECTORY.mkdir(parents=True, exist_ok=True)
+    (_DIRECTORY / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")

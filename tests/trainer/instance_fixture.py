@@ -1,0 +1,141 @@
+"""A small committed instance set, written without the pipeline's jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.commit import Generation
+from pipeline.contract import ObjectEntry, shard_schema
+from pipeline.instance_set import InstanceSet
+from pipeline.masking import MaskingRules, mask_tokens, token_classes
+from pipeline.normalization import TextRules
+from pipeline.shards import InstanceRows, write_shard
+from pipeline.vocabulary import SPECIAL_TOKENS, build_tokenizer, vocab_txt
+
+PAD, UNK, CLS, SEP, MASK = range(5)
+DIGITS = [f"digit{number}" for number in range(10)]
+VOCABULARY = [
+    *SPECIAL_TOKENS,
+    *DIGITS,
+    *(f"word{number}" for number in range(60)),
+    *(f"##piece{number}" for number in range(25)),
+]
+SEED = 11
+NUMBER_TOKENS = 5
+
+
+@dataclass(frozen=True)
+class Row:
+    """One instance before masking."""
+
+    input_ids: tuple[int, ...]
+    first_segment_length: int
+    next_sentence_label: int
+
+
+def make_row(number: int) -> Row:
+    """Instance `number`; its first tokens spell the number, so that a test can tell it."""
+    draw = np.random.default_rng(number)
+    digits = [len(SPECIAL_TOKENS) + int(digit) for digit in f"{number:0{NUMBER_TOKENS}d}"]
+    words = len(SPECIAL_TOKENS) + len(DIGITS)
+    first = [CLS, *digits, *draw.integers(words, len(VOCABULARY), draw.integers(1, 12)), SEP]
+    second = [*draw.integers(words, len(VOCABULARY), draw.integers(1, 12)), SEP]
+    return Row(
+        input_ids=tuple(int(token) for token in [*first, *second]),
+        first_segment_length=len(first),
+        next_sentence_label=int(draw.integers(0, 2)),
+    )
+
+
+def make_rows(numbers: Sequence[int], static_rules: MaskingRules | None) -> InstanceRows:
+    """The instances `numbers`, masked if there are rules."""
+    rows = [make_row(number) for number in numbers]
+    ids = np.concatenate([np.array(row.input_ids, dtype=np.uint16) for row in rows])
+    offsets = np.cumsum([0, *(len(row.input_ids) for row in rows)], dtype=np.int64)
+    plain = InstanceRows(
+        input_ids=ids,
+        offsets=offsets,
+        first_segment_length=np.array([row.first_segment_length for row in rows], np.uint16),
+        next_sentence_label=np.array([row.next_sentence_label for row in rows], np.int8),
+    )
+    if static_rules is None:
+        return plain
+    masked = mask_tokens(
+        ids,
+        offsets,
+        np.array(numbers, dtype=np.uint64),
+        seed=SEED,
+        purpose="mask",
+        epoch=0,
+        repetition=0,
+        rules=static_rules,
+        classes=token_classes(VOCABULARY, range(len(SPECIAL_TOKENS))),
+    )
+    in_row = masked.positions - np.repeat(offsets[:-1], np.diff(masked.row_offsets))
+    return InstanceRows(
+        input_ids=masked.input_ids,
+        offsets=offsets,
+        first_segment_length=plain.first_segment_length,
+        next_sentence_label=plain.next_sentence_label,
+        masked_positions=in_row.astype(np.uint16),
+        masked_offsets=masked.row_offsets,
+        masked_lm_ids=masked.masked_lm_ids,
+    )
+
+
+def write_instance_set(
+    root: Path,
+    *,
+    train: Sequence[int] = (40, 40, 17),
+    held_out: Sequence[int] = (12, 9),
+    rows_per_batch: int = 8,
+    static_rules: MaskingRules | None = None,
+) -> InstanceSet:
+    """Commit shards of so many rows, numbered on from 0, and return the set they make."""
+    generation = Generation(str(root), "instances", "0123456789abcdef0123")
+    mode = "dynamic" if static_rules is None else "static"
+    schema = shard_schema(vocab_size=len(VOCABULARY), static_masking=static_rules is not None)
+    entries = []
+    first = 0
+    for split, sizes in (("train", train), ("held_out", held_out)):
+        for size in sizes:
+            objects, entry = write_shard(
+                make_rows(range(first, first + size), static_rules),
+                schema,
+                name=f"shards/{split}-{len(entries):05d}",
+                split=split,
+                start=0,
+                end=size,
+                rows_per_batch=rows_per_batch,
+                first_instance=first,
+            )
+            generation.complete(f"build/{len(entries):06d}", objects, {})
+            entries.append(entry.to_json())
+            first += size
+    tokenizer = build_tokenizer(VOCABULARY, TextRules())
+    copies = {"tokenizer.json": tokenizer.to_str().encode(), "vocab.txt": vocab_txt(VOCABULARY)}
+    generation.complete("tokenizer", copies, {})
+    described = {
+        name.replace(".", "_"): {
+            field: getattr(ObjectEntry.of(name, data), field)
+            for field in ("name", "bytes", "sha256")
+        }
+        for name, data in copies.items()
+    }
+    generation.commit(
+        {
+            "masking": {"mode": mode},
+            "objective": "nsp",
+            "seed": SEED,
+            "shards": entries,
+            "special_ids": {token: number for number, token in enumerate(SPECIAL_TOKENS)},
+            "tokenizer": described,
+            "vocab_size": len(VOCABULARY),
+        },
+        {},
+    )
+    return InstanceSet.open(str(root))

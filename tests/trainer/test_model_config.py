@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline.config import from_table
+from pipeline.errors import ConfigError
+from trainer.model_config import ModelConfig, OptimizerConfig, ScheduleConfig
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "message"),
+    [
+        (
+            ModelConfig,
+            {"hidden_size": 100},
+            "model.hidden_size = 100: must be a multiple of model.num_attention_heads = 12",
+        ),
+        (ModelConfig, {"num_hidden_layers": 0}, "model.num_hidden_layers = 0: must be at least 1"),
+        (ModelConfig, {"hidden_dropout_prob": 1.0}, "model.hidden_dropout_prob = 1.0"),
+        (ModelConfig, {"layer_norm_eps": 0.0}, "model.layer_norm_eps = 0.0"),
+        (OptimizerConfig, {"learning_rate": 0.0}, "optimizer.learning_rate = 0.0"),
+        (OptimizerConfig, {"learning_rate": float("nan")}, "optimizer.learning_rate = nan"),
+        (OptimizerConfig, {"betas": (0.9, 1.0)}, r"optimizer.betas = \[0.9, 1.0\]"),
+        (OptimizerConfig, {"weight_decay": -0.1}, "optimizer.weight_decay = -0.1"),
+        (OptimizerConfig, {"clip_norm": 0.0}, "optimizer.clip_norm = 0.0"),
+        (ScheduleConfig, {"warmup_steps": -1}, "schedule.warmup_steps = -1"),
+    ],
+)
+def test_value_out_of_range_is_refused_by_name(
+    config: type[Any], values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config(**values)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"hidden_act": "relu"}, "hidden_act"),
+        ({"hiden_size": 128}, "hiden_size: unknown key"),
+        ({"hidden_size": "128"}, "hidden_size"),
+    ],
+)
+def test_toml_table_with_a_wrong_key_is_refused(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_table(ModelConfig, table, "run.toml")
+
+
+def test_toml_table_sets_the_fields() -> None:
+    config = from_table(OptimizerConfig, {"betas": [0.9, 0.98], "learning_rate": 1}, "run.toml")
+    assert (config.betas, config.learning_rate) == ((0.9, 0.98), 1.0)

@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+import transformers
+from torch import Tensor
+
+from pipeline.errors import TrainingError
+from tests.trainer.batches import MIXED_LENGTHS, TINY, make_batch, make_model, take_rows
+from trainer import step as step_module
+from trainer.batch import Batch, to_tensors
+from trainer.convert import export_config, export_state_dict
+from trainer.losses import masked_lm_loss, pair_loss
+from trainer.model_config import OptimizerConfig
+from trainer.models.bert import BertForPreTraining
+from trainer.optim import make_optimizer
+from trainer.step import StepResult, evaluate, train_step
+
+CPU = torch.device("cpu")
+NO_MASKS = make_batch([12], seed=3, masked_share=0.0)
+NO_PAIRS = make_batch([40, 9], seed=4, pairs=False)
+
+
+def do_step(model: BertForPreTraining, batches: Sequence[Batch], **changed: Any) -> StepResult:
+    arguments: dict[str, Any] = {
+        "step": 0,
+        "seed": 0,
+        "rank": 0,
+        "learning_rate": 0.01,
+        "clip_norm": 1.0,
+        "precision": "fp32",
+        "device": CPU,
+        "group": None,
+    }
+    optimizer = changed.pop("optimizer", None) or make_optimizer(model, OptimizerConfig())
+    return train_step(model, optimizer, batches, **(arguments | changed))
+
+
+def gradients(model: BertForPreTraining) -> dict[str, Tensor]:
+    found = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert all(gradient is not None for gradient in found.values())
+    return {name: gradient.clone() for name, gradient in found.items() if gradient is not None}
+
+
+def assert_same_gradients(
+    got: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float
+) -> None:
+    norm = float(torch.stack([gradient.norm() for gradient in expected.values()]).norm())
+    for name, gradient in got.items():
+        assert float((gradient - expected[name]).norm()) <= tolerance * norm, name
+
+
+def assert_same_result(got: StepResult, expected: StepResult) -> None:
+    assert dataclasses.asdict(got) == pytest.approx(dataclasses.asdict(expected), rel=1e-5)
+
+
+def plain_gradients(model: BertForPreTraining, batch: Batch) -> tuple[dict[str, Tensor], float]:
+    """Return the gradients of the mean losses of one whole batch, and the loss."""
+    assert batch.pair_labels is not None
+    states, pair_logits = model.states(to_tensors(batch, CPU))
+    labels = torch.from_numpy(batch.masked_lm_ids)
+    bias = model.masked_lm_head.decoder_bias
+    mlm, _ = masked_lm_loss(states, model.decoder_weight, bias, labels)
+    pair, _ = pair_loss(pair_logits, torch.from_numpy(batch.pair_labels))
+    loss = mlm / len(labels) + pair / len(batch.pair_labels)
+    loss.backward()
+    return gradients(model), float(loss)
+
+
+@pytest.mark.parametrize(
+    "division", [[[0, 1, 2, 3, 4]], [[0], [1, 2], [3, 4]], [[4], [3, 2, 1, 0]]]
+)
+def test_accumulated_micro_batches_give_the_gradient_of_the_undivided_batch(
+    division: list[list[int]],
+) -> None:
+    batch = make_batch(MIXED_LENGTHS)
+    expected, loss = plain_gradients(make_model().double(), batch)
+    model = make_model().double()
+    parts = [take_rows(batch, rows) for rows in division]
+    result = do_step(model, parts, clip_norm=float("inf"))
+    assert_same_gradients(gradients(model), expected, 1e-9)
+    assert result.mlm_loss + result.pair_loss == pytest.approx(loss, rel=1e-9)
+    assert (result.masked_tokens, result.pairs, result.tokens) == (34, 5, 172)
+
+
+def test_a_micro_batch_without_targets_adds_zero() -> None:
+    batch = make_batch(MIXED_LENGTHS)
+    assert batch.pair_labels is not None
+    mean_pair = np.append(batch.pair_labels, NO_MASKS.pair_labels)
+    model = make_model().double()
+    result = do_step(model, [batch, NO_MASKS, NO_PAIRS], clip_norm=float("inf"))
+    assert result.pairs == mean_pair.size == 6
+    assert result.masked_tokens == 34 + 10
+
+    together = make_model().double()
+    losses = [together.states(to_tensors(part, CPU)) for part in (batch, NO_MASKS, NO_PAIRS)]
+    masked_ids = torch.from_numpy(np.append(batch.masked_lm_ids, NO_PAIRS.masked_lm_ids))
+    states = torch.cat([losses[0][0], losses[2][0]])
+    bias = together.masked_lm_head.decoder_bias
+    mlm, _ = masked_lm_loss(states, together.decoder_weight, bias, masked_ids)
+    pair, _ = pair_loss(torch.cat([losses[0][1], losses[1][1]]), torch.from_numpy(mean_pair))
+    (mlm / 44 + pair / 6).backward()
+    assert_same_gradients(gradients(model), gradients(together), 1e-9)
+
+
+def test_a_step_without_any_target_of_a_head_is_refused() -> None:
+    with pytest.raises(TrainingError, match="step 0: no masked token"):
+        do_step(make_model(), [NO_MASKS])
+    with pytest.raises(TrainingError, match="step 0: no pair label"):
+        do_step(make_model(), [NO_PAIRS])
+
+
+def test_a_batch_the_model_cannot_take_is_refused_before_the_forward_pass() -> None:
+    with pytest.raises(TrainingError, match="row 0 .* 81 tokens"):
+        do_step(make_model(), [make_batch([81])])
+
+
+def test_the_global_norm_is_clipped_and_reported_as_it_was() -> None:
+    batch = make_batch(MIXED_LENGTHS)
+    free, clipped = make_model(), make_model()
+    norm = do_step(free, [batch], clip_norm=float("inf")).grad_norm
+    assert do_step(clipped, [batch], clip_norm=norm / 4).grad_norm == norm
+    whole = {name: gradient / 4 for name, gradient in gradients(free).items()}
+    assert_same_gradients(gradients(clipped), whole, 1e-5)
+    expected = torch.nn.utils.get_total_norm(list(gradients(free).values()))
+    assert norm == pytest.approx(float(expected), rel=1e-6)
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_a_value_that_is_not_finite_names_the_step_and_changes_nothing(where: str) -> None:
+    model = make_model()
+    optimizer = make_optimizer(model, OptimizerConfig())
+    do_step(model, [make_batch([30])], optimizer=optimizer)
+    if where == "loss":
+        with torch.no_grad():
+            model.pair_head.bias[0] = torch.inf
+    else:
+        model.pair_head.bias.register_hook(lambda gradient: gradient * torch.nan)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    name = {"loss": "pair_loss", "gradient": "gradient_norm"}[where]
+    with pytest.raises(TrainingError, match=f"step 7: {name} = (nan|inf): not finite"):
+        do_step(model, [make_batch([30])], optimizer=optimizer, step=7)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_dropout_is_a_function_of_seed_step_rank_and_micro_batch() -> None:
+    config = dataclasses.replace(TINY, hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5)
+    batch = make_batch(MIXED_LENGTHS)
+
+    def norm(batches: Sequence[Batch] = (batch,), **changed: Any) -> float:
+        torch.manual_seed(int(torch.randint(1000, ())))  # the generator's state must not matter
+        return do_step(make_model(config), batches, **changed).grad_norm
+
+    base = norm()
+    assert norm() == base
+    assert base not in (norm(step=1), norm(seed=1), norm(rank=1))
+    assert norm([batch, batch]) != base
+
+
+def test_learning_rate_of_zero_changes_no_weight_and_a_rate_does() -> None:
+    model = make_model()
+    before = model.decoder_weight.detach().clone()
+    do_step(model, [make_batch([30])], learning_rate=0.0)
+    assert torch.equal(model.decoder_weight, before)
+    do_step(model, [make_batch([30])], learning_rate=0.01)
+    assert not torch.equal(model.decoder_weight, before)
+
+
+def test_bfloat16_is_near_float32() -> None:
+    batch = make_batch(MIXED_LENGTHS)
+    exact, low = make_model(), make_model()
+    expected = do_step(exact, [batch])
+    got = do_step(low, [batch], precision="bf16")
+    assert got.mlm_loss == pytest.approx(expected.mlm_loss, rel=2e-2)
+    assert got.mlm_loss != expected.mlm_loss
+    assert_same_gradients(gradients(low), gradients(exact), 5e-2)
+    assert all(parameter.dtype == torch.float32 for parameter in low.parameters())
+
+
+def test_fifty_steps_learn_and_equal_a_plain_loop_over_the_twin() -> None:
+    """The reference is transformers' model, torch's AdamW and clipping, one padded batch."""
+    config = dataclasses.replace(TINY, initializer_range=0.02)
+    model = make_model(config)
+    twin = transformers.BertForPreTraining(
+        transformers.BertConfig.from_dict(export_config(config, model.vocab_size, 0))
+    )
+    twin.load_state_dict(export_state_dict(model), strict=False)
+    twin.tie_weights()
+    no_decay = ("bias", "LayerNorm.weight")
+    named = list(twin.named_parameters())
+    reference = torch.optim.AdamW(
+        [
+            {"params": [p for n, p in named if not n.endswith(no_decay)], "weight_decay": 0.01},
+            {"params": [p for n, p in named if n.endswith(no_decay)], "weight_decay": 0.0},
+        ],
+        lr=1e-3,
+        eps=1e-6,
+    )
+    optimizer = make_optimizer(model, OptimizerConfig())
+    batches = [make_batch([60, 60], seed=seed) for seed in range(4)]
+    curve: list[float] = []
+    expected: list[float] = []
+    for number in range(50):
+        batch = batches[number % 4]
+        result = do_step(
+            model, [batch], optimizer=optimizer, step=number, learning_rate=1e-3, clip_norm=1.0
+        )
+        curve.append(result.mlm_loss + result.pair_loss)
+        labels = torch.full((120,), -100)
+        labels[torch.from_numpy(batch.masked_positions)] = torch.from_numpy(batch.masked_lm_ids)
+        loss = twin(
+            input_ids=torch.from_numpy(batch.input_ids).view(2, 60),
+            token_type_ids=torch.from_numpy(batch.token_type_ids).view(2, 60),
+            labels=labels.view(2, 60),
+            next_sentence_label=torch.from_numpy(batch.pair_labels),
+        ).loss
+        reference.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
+        reference.step()
+        expected.append(float(loss.detach()))
+    assert curve == pytest.approx(expected, abs=1e-4 * expected[0])
+    assert curve[-1] < 0.8 * curve[0]
+
+
+def test_evaluation_is_the_mean_over_all_batches_without_dropout() -> None:
+    config = dataclasses.replace(TINY, hidden_dropout_prob=0.5)
+    model = make_model(config).double()
+    batch = make_batch(MIXED_LENGTHS)
+    parts = [take_rows(batch, [0, 1]), NO_MASKS, NO_PAIRS, take_rows(batch, [2, 3, 4])]
+    result = evaluate(model, parts, device=CPU, group=None)
+    assert model.training
+    whole = evaluate(model, [batch, NO_MASKS, NO_PAIRS], device=CPU, group=None)
+    assert dataclasses.asdict(result) == pytest.approx(dataclasses.asdict(whole), rel=1e-9)
+    assert (result.masked_tokens, result.pairs) == (44, 6)
+
+    model.eval()
+    outputs = [model(to_tensors(part, CPU)) for part in parts]
+    right = sum(
+        int((output.masked_logits.argmax(1).numpy() == part.masked_lm_ids).sum())
+        for output, part in zip(outputs, parts, strict=True)
+    )
+    pairs_right = sum(
+        int((output.pair_logits.argmax(1).numpy() == part.pair_labels).sum())
+        for output, part in zip(outputs, parts, strict=True)
+        if part.pair_labels is not None
+    )
+    assert result.mlm_accuracy == pytest.approx(right / 44)
+    assert result.pair_accuracy == pytest.approx(pairs_right / 6)
+
+
+def test_evaluation_without_targets_is_refused() -> None:
+    with pytest.raises(TrainingError, match="evaluation: no masked token"):
+        evaluate(make_model(), [], device=CPU, group=None)
+
+
+# The rows of one global batch on each of two ranks, as micro-batches; a step a line.
+RANK_ROWS: list[list[list[list[int]]]] = [
+    [[[0, 1], [2]], [[3, 4]]],
+    [[[0, 1, 2, 3, 4]], []],
+    [[[4]], [[0], [1], [2, 3]]],
+]
+
+
+def two_rank_worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    step_module._BUCKET_BYTES = 4000  # several buckets, though the model is tiny
+    model = make_model().double()
+    optimizer = make_optimizer(model, OptimizerConfig())
+    results = []
+    for number, rows_by_rank in enumerate(RANK_ROWS):
+        batch = make_batch(MIXED_LENGTHS, seed=number)
+        parts = [take_rows(batch, rows) for rows in rows_by_rank[rank]]
+        results.append(
+            do_step(
+                model, parts, optimizer=optimizer, step=number, rank=rank, group=dist.group.WORLD
+            )
+        )
+    mine = [make_batch([20, 10], seed=rank)] if rank == 0 else []
+    evaluation = evaluate(model, mine, device=CPU, group=dist.group.WORLD)
+    with pytest.raises(TrainingError, match="step 9: no masked token"):
+        do_step(model, [NO_MASKS], step=9, rank=rank, group=dist.group.WORLD)
+    torch.save((results, evaluation, model.state_dict()), f"{folder}/rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_ranks_equal_one_process(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(two_rank_worker, args=(str(tmp_path),), nprocs=2)
+    saved = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
+    (results, evaluation, state), (other_results, other_evaluation, other_state) = saved
+    assert results == other_results
+    assert evaluation == other_evaluation
+    assert all(torch.equal(state[name], other_state[name]) for name in state)
+
+    model = make_model().double()
+    optimizer = make_optimizer(model, OptimizerConfig())
+    for number, result in enumerate(results):
+        batch = make_batch(MIXED_LENGTHS, seed=number)
+        assert_same_result(do_step(model, [batch], optimizer=optimizer, step=number), result)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(state[name], value, rtol=1e-6, atol=1e-8)
+    alone = evaluate(model, [make_batch([20, 10], seed=0)], device=CPU, group=None)
+    assert dataclasses.asdict(evaluation) == pytest.approx(dataclasses.asdict(alone), rel=1e-6)

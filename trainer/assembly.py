@@ -1,0 +1,168 @@
+"""Instances to flat batches: put rows together, mask them, cut them into micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.masking import MaskingRules, TokenClasses, mask_tokens
+from pipeline.ragged import take_rows
+from pipeline.shards import InstanceRows
+from trainer.batch import Batch
+
+Ragged = tuple[NDArray[Any], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instances:
+    """B instances by column, so that every column is cut, joined and taken alike.
+
+    `ragged`: (values, int64 offsets [B + 1]) of input_ids and, with static masking,
+    masked_positions and masked_lm_ids. `flat`: [B] of instance_number uint64,
+    first_segment_length and next_sentence_label.
+    """
+
+    ragged: dict[str, Ragged]
+    flat: dict[str, NDArray[Any]]
+
+    @staticmethod
+    def of(rows: InstanceRows, first_instance: int) -> Instances:
+        """View the rows of a record batch whose first has instance number `first_instance`."""
+        ragged: dict[str, Ragged] = {"input_ids": (rows.input_ids, rows.offsets)}
+        if rows.masked_offsets is not None:
+            assert rows.masked_positions is not None and rows.masked_lm_ids is not None
+            ragged["masked_positions"] = rows.masked_positions, rows.masked_offsets
+            ragged["masked_lm_ids"] = rows.masked_lm_ids, rows.masked_offsets
+        flat: dict[str, NDArray[Any]] = {
+            "instance_number": np.arange(
+                first_instance, first_instance + rows.rows, dtype=np.uint64
+            ),
+            "first_segment_length": rows.first_segment_length,
+            "next_sentence_label": rows.next_sentence_label,
+        }
+        return Instances(ragged=ragged, flat=flat)
+
+    @property
+    def count(self) -> int:
+        """B."""
+        return self.flat["instance_number"].size
+
+    def span(self, start: int, end: int) -> Instances:
+        """Return instances [start, end), without a copy."""
+        return Instances(
+            ragged={
+                name: (
+                    values[offsets[start] : offsets[end]],
+                    offsets[start : end + 1] - offsets[start],
+                )
+                for name, (values, offsets) in self.ragged.items()
+            },
+            flat={name: values[start:end] for name, values in self.flat.items()},
+        )
+
+    def take(self, order: NDArray[np.int64]) -> Instances:
+        """Return a copy of the instances `order`."""
+        return Instances(
+            ragged={name: take_rows(*column, order) for name, column in self.ragged.items()},
+            flat={name: values[order] for name, values in self.flat.items()},
+        )
+
+
+def concatenate(pieces: Sequence[Instances]) -> Instances:
+    """Return a copy of all instances of the pieces (at least one) in their order."""
+    return Instances(
+        ragged={name: _join([piece.ragged[name] for piece in pieces]) for name in pieces[0].ragged},
+        flat={
+            name: np.concatenate([piece.flat[name] for piece in pieces]) for name in pieces[0].flat
+        },
+    )
+
+
+def _join(columns: Sequence[Ragged]) -> Ragged:
+    lengths = np.concatenate([np.diff(offsets) for _, offsets in columns])
+    offsets = np.zeros(lengths.size + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return np.concatenate([values for values, _ in columns]), offsets
+
+
+def make_batch(
+    instances: Instances,
+    *,
+    seed: int,
+    purpose: Literal["mask", "evaluation_mask"],
+    epoch: int,
+    rules: MaskingRules,
+    classes: TokenClasses,
+) -> Batch:
+    """Return the instances as one flat batch.
+
+    Instances of a static set bring their masks along; else (seed, purpose, epoch, instance
+    number) fix them.
+    """
+    ids, offsets = instances.ragged["input_ids"]
+    if "masked_lm_ids" in instances.ragged:
+        masked_lm_ids, masked_offsets = instances.ragged["masked_lm_ids"]
+        in_row, _ = instances.ragged["masked_positions"]
+        positions = in_row + np.repeat(offsets[:-1], np.diff(masked_offsets))
+    else:
+        masked = mask_tokens(
+            ids,
+            offsets,
+            instances.flat["instance_number"],
+            seed=seed,
+            purpose=purpose,
+            epoch=epoch,
+            repetition=0,
+            rules=rules,
+            classes=classes,
+        )
+        ids, positions, masked_lm_ids = masked.input_ids, masked.positions, masked.masked_lm_ids
+    input_ids = np.empty(ids.size, dtype=np.int64)
+    token_type_ids = np.empty(ids.size, dtype=np.int64)
+    _widen(ids, offsets, instances.flat["first_segment_length"], input_ids, token_type_ids)
+    return Batch(
+        input_ids=input_ids,
+        token_type_ids=token_type_ids,
+        cu_seqlens=offsets.astype(np.int32),
+        masked_positions=positions,
+        masked_lm_ids=masked_lm_ids.astype(np.int64),
+        pair_labels=instances.flat["next_sentence_label"].astype(np.int64),
+    )
+
+
+@nb.njit(cache=True, nogil=True)
+def _widen(
+    ids: NDArray[Any],
+    offsets: NDArray[np.int64],
+    first_segment_length: NDArray[np.uint16],
+    input_ids: NDArray[np.int64],
+    token_type_ids: NDArray[np.int64],
+) -> None:
+    for row in range(first_segment_length.size):
+        second = offsets[row] + np.int64(first_segment_length[row])
+        for token in range(offsets[row], offsets[row + 1]):
+            input_ids[token] = ids[token]
+            token_type_ids[token] = token >= second
+
+
+def cut_batch(batch: Batch, start: int, end: int, size: int) -> Iterator[Batch]:
+    """Cut sequences [start, end) into batches of at most `size`; they share its memory."""
+    for first in range(start, end, size):
+        last = min(first + size, end)
+        begin, stop = int(batch.cu_seqlens[first]), int(batch.cu_seqlens[last])
+        # Masked positions ascend, so a run of sequences has a run of them.
+        low, high = np.searchsorted(batch.masked_positions, [begin, stop])
+        labels = batch.pair_labels
+        yield Batch(
+            input_ids=batch.input_ids[begin:stop],
+            token_type_ids=batch.token_type_ids[begin:stop],
+            cu_seqlens=batch.cu_seqlens[first : last + 1] - batch.cu_seqlens[first],
+            masked_positions=batch.masked_positions[low:high] - begin,
+            masked_lm_ids=batch.masked_lm_ids[low:high],
+            pair_labels=None if labels is None else labels[first:last],
+        )

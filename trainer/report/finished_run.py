@@ -1,0 +1,141 @@
+"""What a finished run left behind: the manifests its model came from, run reports, metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.commit import MANIFEST, Generation, current, parse_json
+from pipeline.errors import CorruptError
+from pipeline.storage import open_storage
+
+METRICS = "metrics.jsonl"
+_PRETRAIN = "python -m trainer pretrain"
+_EXPORT = "python -m trainer export"
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The records of metrics.jsonl that count, each kind by ascending step."""
+
+    train: tuple[Record, ...]
+    evaluation: tuple[Record, ...]
+    restarts: tuple[int, ...]
+    """The step each attempt after the first began to log at."""
+    undone: int
+    """Training records left out because a later attempt did their steps again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRun:
+    """A trained run, and the generation of each earlier stage that its model came from."""
+
+    root: str
+    fingerprints: Mapping[str, str]
+    """By stage, in the order of the stages."""
+    documents: Mapping[str, Any]
+    """Manifests, as their stages wrote them."""
+    vocabulary: Mapping[str, Any]
+    instances: Mapping[str, Any]
+    training: Mapping[str, Any]
+    reports: Mapping[str, Mapping[str, Any]]
+    """run_report.json by stage; "export" only where this model was exported."""
+    metrics: Metrics
+
+
+def read_run(root: str) -> FinishedRun:
+    """Read a trained run, from its model back through the inputs that the manifests name.
+
+    So the counts are those of the model's own data, whatever ran since. Raises InputError if
+    nothing was trained yet, CorruptError if a manifest is missing or was changed.
+    """
+    training, manifest = current(root, "training", _PRETRAIN)
+    instances, instances_manifest = _input(root, "instances", manifest)
+    documents, documents_manifest = _input(root, "documents", instances_manifest)
+    vocabulary, vocabulary_manifest = _input(root, "vocabulary", instances_manifest)
+    generations = [documents, vocabulary, instances, training, *_export(root, training)]
+    uri = f"{root}/{training.name(METRICS)}"
+    return FinishedRun(
+        root=root,
+        fingerprints={one.stage: one.fingerprint for one in generations},
+        documents=documents_manifest,
+        vocabulary=vocabulary_manifest,
+        instances=instances_manifest,
+        training=manifest,
+        reports={one.stage: _run_report(one) for one in generations},
+        metrics=parse_metrics(training.storage.read(training.name(METRICS)), uri, manifest),
+    )
+
+
+def _input(
+    root: str, stage: str, downstream: Mapping[str, Any]
+) -> tuple[Generation, dict[str, Any]]:
+    generation = Generation(root, stage, downstream["inputs"][stage])
+    manifest = generation.manifest()
+    if manifest is None:
+        raise CorruptError(
+            f"{root}/{generation.name(MANIFEST)}: missing, but the trained model came from it; "
+            "restore that generation, or run the stages again"
+        )
+    return generation, manifest
+
+
+def _export(root: str, training: Generation) -> Sequence[Generation]:
+    if open_storage(root).size("export/current.json") is None:
+        return ()
+    generation, manifest = current(root, "export", _EXPORT)
+    # An older model's export says nothing of this one.
+    of_this_model = manifest.get("inputs", {}).get("training") == training.fingerprint
+    return (generation,) if of_this_model else ()
+
+
+def _run_report(generation: Generation) -> dict[str, Any]:
+    name = generation.name("run_report.json")
+    return dict(parse_json(generation.storage.read(name), f"{generation.root}/{name}"))
+
+
+def parse_metrics(data: bytes, uri: str, training: Mapping[str, Any]) -> Metrics:
+    """Parse metrics.jsonl; the manifest's evaluation counts as the one after the last step.
+
+    Raises CorruptError that names the line which is not a record of a known kind.
+    """
+    train: list[Record] = []
+    evaluation: dict[int, Record] = {}
+    restarts: list[int] = []
+    undone, attempt = 0, 1
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{uri}, line {number}"
+        record = parse_json(line, where)
+        kind = record.get("kind") if isinstance(record, dict) else None
+        if kind == "evaluation":
+            evaluation[record["step"]] = record
+        elif kind == "train":
+            if record["attempt"] > attempt:
+                attempt = record["attempt"]
+                restarts.append(record["step"])
+            while train and train[-1]["step"] >= record["step"]:
+                train.pop()
+                undone += 1
+            train.append(record)
+        else:
+            raise CorruptError(f"{where}: kind {kind!r}, not 'train' or 'evaluation'")
+    evaluation.setdefault(training["steps"], {**training["evaluation"], "step": training["steps"]})
+    return Metrics(
+        train=tuple(train),
+        evaluation=tuple(evaluation[step] for step in sorted(evaluation)),
+        restarts=tuple(restarts),
+        undone=undone,
+    )
+
+
+def series(records: Sequence[Record], name: str) -> tuple[list[float], list[float]]:
+    """Return (steps, values) of the records that hold a finite `name`."""
+    points = [(one["step"], one[name]) for one in records if one.get(name) is not None]
+    points = [(step, value) for step, value in points if math.isfinite(value)]
+    return [float(step) for step, _ in points], [float(value) for _, value in points]
