@@ -87,18 +87,14 @@ def main(argv: Sequence[str]) -> int:
 def run_stages(command: str, settings: PipelineConfig) -> int:
     """Run one stage, or all three, inside one Ray session."""
     from pipeline.jobs import documents, instances, vocabulary
-    from pipeline.jobs.cluster import ray_cluster
+    from pipeline.jobs.cluster import data_session
 
     stages: dict[str, Callable[[PipelineConfig], Any]] = {
         "documents": documents.run,
         "vocabulary": vocabulary.run,
         "instances": instances.run,
     }
-    with ray_cluster(
-        settings.ray_address,
-        workers=settings.cluster.workers,
-        object_store_bytes=settings.cluster.object_store_bytes,
-    ):
+    with data_session(settings):
         for name, stage in stages.items():
             if command in (name, "run"):
                 stage(settings)
@@ -109,7 +105,6 @@ def inspect(arguments: InspectArguments) -> int:
     """Print a table of counts for every stage, then decoded instances."""
     from pipeline.decoding import decode_instances, spaced
     from pipeline.instance_set import InstanceSet
-    from pipeline.jobs.instances import masking_rules
 
     console = Console(highlight=False)
     for artefact in artefacts.find(arguments.uri):
@@ -121,9 +116,8 @@ def inspect(arguments: InspectArguments) -> int:
         if generation.stage != "instances":
             continue
         instances = InstanceSet(generation, artefact.manifest)
-        rules = masking_rules(PipelineConfig(masking=arguments.masking))
         for one in decode_instances(
-            instances, arguments.split, arguments.rows, rules, arguments.epoch
+            instances, arguments.split, arguments.rows, arguments.masking, arguments.epoch
         ):
             label = "B is random" if one.label else "B follows A"
             console.print(
@@ -137,7 +131,9 @@ def inspect(arguments: InspectArguments) -> int:
 def _flattened(counts: Any, prefix: str = "") -> list[tuple[str, Any]]:
     rows: list[tuple[str, Any]] = []
     for name, value in counts.items():
-        rows += _flattened(value, f"{name}.") if isinstance(value, dict) else [(prefix + name, value)]
+        rows += (
+            _flattened(value, f"{name}.") if isinstance(value, dict) else [(prefix + name, value)]
+        )
     return rows
 
 

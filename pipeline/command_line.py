@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -9,9 +10,11 @@ from typing import TypeVar
 import tyro
 from rich.console import Console
 
+from pipeline.config import PipelineConfig
 from pipeline.errors import ClozelineError, ConfigError
+from pipeline.storage import absolute_uri
 
-T = TypeVar("T")
+T = TypeVar("T", bound=PipelineConfig)
 
 _INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
 _INTERRUPTED = 130
@@ -31,13 +34,14 @@ def parse_config(cls: type[T], load: Callable[[str], T], argv: Sequence[str], pr
             raise ConfigError("--config: names no file; write --config deploy/runs/demo.toml")
         default = load(argv[at + 1])
         del argv[at : at + 2]
-    return tyro.cli(
+    config = tyro.cli(
         cls,
         prog=f"{prog} [--config FILE.toml]",
         args=argv,
         default=default,
         use_underscores=True,
     )
+    return dataclasses.replace(config, root=absolute_uri(config.root))
 
 
 def run_command(command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:

@@ -103,9 +103,7 @@ class DocumentsConfig:
             "must be at least 1",
         )
         names = [source.name for source in self.sources]
-        require(
-            len(set(names)) == len(names), "documents.sources", names, "names must be distinct"
-        )
+        require(len(set(names)) == len(names), "documents.sources", names, "names must be distinct")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +233,12 @@ class MaskingConfig:
             "masking.max_predictions_per_seq",
             self.max_predictions_per_seq,
             "must be >= 0",
+        )
+        require(
+            self.amount == "exact" or self.max_predictions_per_seq == 0,
+            "masking.max_predictions_per_seq",
+            self.max_predictions_per_seq,
+            'limits an exact amount only; leave it out, or set masking.amount = "exact"',
         )
 
 

@@ -8,8 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from pipeline.config import MaskingConfig
 from pipeline.instance_set import InstanceSet
-from pipeline.masking import MaskingRules, mask_tokens
+from pipeline.masking import mask_tokens
 from pipeline.shards import InstanceRows
 from pipeline.vocabulary import read_vocab
 
@@ -47,7 +48,7 @@ class DecodedInstance:
 
 
 def decode_instances(
-    instances: InstanceSet, split: str, count: int, rules: MaskingRules, epoch: int
+    instances: InstanceSet, split: str, count: int, rules: MaskingConfig, epoch: int
 ) -> Iterator[DecodedInstance]:
     """Decode the first `count` instances of a split, masked as in `epoch` where masks are dynamic."""
     vocabulary = read_vocab(instances.vocab_txt)
@@ -70,7 +71,7 @@ def _decode(
     count: int,
     first: int,
     split: str,
-    rules: MaskingRules,
+    rules: MaskingConfig,
     epoch: int,
 ) -> Iterator[DecodedInstance]:
     if rows.masked_offsets is None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 import numba as nb
 import numpy as np
@@ -25,7 +24,7 @@ TokenIds = NDArray[np.uint16] | NDArray[np.uint32]
 
 _WORDS_PER_TEXT = 4096  # words the library is given as one text
 _END_OF_WORD = "\0"  # clean_text drops it, so no word holds it
-_NEW_WORDS = 1 << 21  # words remembered beyond the word table before starting from it again
+_NEW_BYTES = 1 << 27  # memory for words beyond the word table before starting from it again
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,27 +72,27 @@ class WordPieceEncoder:
 
         Raises InputError for a null row.
         """
-        blocks, row_ends = [], [np.zeros(1, np.int64)]
+        if self._words.nbytes > self._restart_bytes:
+            self._restart()
+        blocks: list[Any] = []
+        row_ends = [np.zeros(1, np.int64)]
         for stream in self._words.walk(text):
             self._learn()
             ends = np.empty(len(stream.row_ends), np.int64)
             first_id = row_ends[-1][-1]
-            tokens = _count_ids(stream.numbers, self._id_starts)
-            ids = np.empty(tokens, self.id_dtype)
+            ids: Any = np.empty(_count_ids(stream.numbers, self._id_starts), self.id_dtype)
             _gather(stream.numbers, stream.row_ends, self._id_starts, self._ids, ids, ends)
             blocks.append(ids)
             row_ends.append(ends + first_id)
-            if len(self._words) > self._word_table.num_rows + _NEW_WORDS:
-                self._restart()
-        ids = np.concatenate(blocks) if blocks else np.empty(0, self.id_dtype)
-        return EncodedText(ids=ids, offsets=np.concatenate(row_ends))
+        no_ids: Any = np.empty(0, self.id_dtype)
+        return EncodedText(ids=np.concatenate([no_ids, *blocks]), offsets=np.concatenate(row_ends))
 
     def _restart(self) -> None:
         table = self._word_table
         self._words = WordInterner(self._normalization, _one_chunk(table["word"]))
-        ids = _one_chunk(table["ids"])
+        self._restart_bytes = self._words.nbytes + _NEW_BYTES
         self._known = table.num_rows
-        self._ids, self._id_starts = _flat_ids(ids)
+        self._ids, self._id_starts = _flat_ids(_one_chunk(table["ids"]))
 
     def _learn(self) -> None:
         """Ask the library for the words met since the last call."""
@@ -180,12 +179,11 @@ def _one_chunk(column: pa.ChunkedArray) -> Any:
 
 def _flat_ids(lists: pa.LargeListArray) -> tuple[TokenIds, NDArray[np.int64]]:
     offsets = lists.offsets.to_numpy()
-    values = lists.values.to_numpy()[offsets[0] : offsets[-1]] if len(lists) else lists.values.to_numpy()
-    return values.copy(), offsets - offsets[0]
+    return lists.values.to_numpy()[offsets[0] : offsets[-1]].copy(), offsets - offsets[0]
 
 
 @nb.njit(cache=True, _nrt=False)
-def _count_ids(numbers, id_starts):
+def _count_ids(numbers: NDArray[np.int32], id_starts: NDArray[np.int64]) -> np.int64:
     total = np.int64(0)
     for number in numbers:
         total += id_starts[number + 1] - id_starts[number]
@@ -193,7 +191,14 @@ def _count_ids(numbers, id_starts):
 
 
 @nb.njit(cache=True, _nrt=False)
-def _gather(numbers, row_ends, id_starts, word_ids, ids, id_row_ends):
+def _gather(
+    numbers: NDArray[np.int32],
+    row_ends: NDArray[np.int64],
+    id_starts: NDArray[np.int64],
+    word_ids: TokenIds,
+    ids: TokenIds,
+    id_row_ends: NDArray[np.int64],
+) -> None:
     """Write the ids of each word in turn to `ids`, and where each row ends to `id_row_ends`."""
     count = np.int64(0)
     word = np.int64(0)

@@ -57,7 +57,9 @@ class InstanceSet:
 
         Raises InputError if that split has no instances.
         """
-        chosen = [ShardEntry.from_json(one) for one in self.manifest["shards"] if one["split"] == split]
+        chosen = [
+            ShardEntry.from_json(one) for one in self.manifest["shards"] if one["split"] == split
+        ]
         if not chosen:
             raise InputError(
                 f"{self.uri}: no {split} instances; raise documents.held_out_fraction or add text"

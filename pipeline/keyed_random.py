@@ -96,7 +96,9 @@ def unit(word: np.uint32) -> float:
 
 
 @nb.njit(cache=True)
-def _shuffle(order: NDArray[np.int64], key: np.uint64, stream: np.uint32, identity: np.uint64) -> None:
+def _shuffle(
+    order: NDArray[np.int64], key: np.uint64, stream: np.uint32, identity: np.uint64
+) -> None:
     for last in range(order.size - 1, 0, -1):
         word = draw(key, np.uint32(last), stream, identity)
         other = below(word, np.uint32(last + 1))

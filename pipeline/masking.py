@@ -16,6 +16,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.config import MaskingConfig
 from pipeline.errors import ConfigError
 from pipeline.keyed_random import below, derive_key, philox
 from pipeline.ragged import Ids, check_offsets, read_only
@@ -30,51 +31,6 @@ _EPOCH_BITS = 24
 # An instance's draws: those from 0 choose its units, one each; those from 2**31 replace its
 # chosen tokens, two each.
 _REPLACEMENT_BLOCK = np.uint32((1 << 31) // 4)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskingRules:
-    """How many tokens are predicted, in what units, and what replaces them.
-
-    Raises ConfigError for a value out of range.
-    """
-
-    probability: float = 0.15
-    """Share of an instance's maskable tokens to predict."""
-    unit: Literal["token", "whole_word"] = "token"
-    """What is chosen together: single tokens, or a word with all its ## pieces."""
-    amount: Literal["exact", "bernoulli"] = "exact"
-    """A fixed count in every instance, or an independent draw for every unit."""
-    mask_share: float = 0.8
-    """Share of the chosen tokens that become [MASK]."""
-    random_share: float = 0.1
-    """Share that become a random ordinary token; the rest stay as they are."""
-    max_predictions_per_seq: int | None = None
-    """Largest exact count; None for no limit."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.probability <= 1.0:
-            raise ConfigError(f"masking.probability = {self.probability}: must be in (0, 1]")
-        if self.unit not in ("token", "whole_word"):
-            raise ConfigError(f"masking.unit = {self.unit!r}: must be 'token' or 'whole_word'")
-        if self.amount not in ("exact", "bernoulli"):
-            raise ConfigError(f"masking.amount = {self.amount!r}: must be 'exact' or 'bernoulli'")
-        for name, share in (("mask_share", self.mask_share), ("random_share", self.random_share)):
-            if not 0.0 <= share <= 1.0:
-                raise ConfigError(f"masking.{name} = {share}: must be in [0, 1]")
-        if self.mask_share + self.random_share > 1.0 + 1e-9:
-            raise ConfigError(
-                f"masking.mask_share + masking.random_share = "
-                f"{self.mask_share + self.random_share}: must be at most 1"
-            )
-        limit = self.max_predictions_per_seq
-        if limit is not None and limit < 1:
-            raise ConfigError(f"masking.max_predictions_per_seq = {limit}: must be at least 1")
-        if limit is not None and self.amount == "bernoulli":
-            raise ConfigError(
-                f"masking.max_predictions_per_seq = {limit}: limits an exact amount only; "
-                f"leave it out, or set masking.amount = 'exact'"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +109,7 @@ def mask_tokens(
     purpose: Literal["mask", "evaluation_mask"],
     epoch: int,
     repetition: int,
-    rules: MaskingRules,
+    rules: MaskingConfig,
     classes: TokenClasses,
 ) -> MaskedTokens:
     """Choose and replace tokens of B instances (Devlin et al. 2019, 3.1 and A.2).
@@ -206,7 +162,7 @@ def mask_tokens(
     # At most every token. Pages that are never written take no memory.
     positions = np.empty(input_ids.size, dtype=np.int64)
     row_offsets = np.zeros(offsets.size, dtype=np.int64)
-    limit = rules.max_predictions_per_seq
+    limit = rules.max_predictions_per_seq or input_ids.size
     chosen = _mask_rows(
         read_only(input_ids),
         read_only(offsets),
@@ -217,7 +173,7 @@ def mask_tokens(
         np.uint64(round(rules.probability * _WORDS)),
         rules.unit == "whole_word",
         rules.amount == "exact",
-        np.int64(input_ids.size if limit is None else limit),
+        np.int64(limit),
         np.uint64(round(rules.mask_share * _WORDS)),
         np.uint64(round((rules.mask_share + rules.random_share) * _WORDS)),
         read_only(classes.maskable),

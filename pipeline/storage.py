@@ -13,7 +13,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,10 +69,9 @@ def open_storage(uri: str) -> Storage:
     return LocalStorage(uri)
 
 
-def split_uri(uri: str) -> tuple[Storage, str]:
-    """Split the URI of one object into its store and its name there."""
-    head, _, name = uri.rstrip("/").rpartition("/")
-    return open_storage(head or ("/" if uri.startswith("/") else ".")), name
+def absolute_uri(uri: str) -> str:
+    """Return a URI that means the same in every process: workers have other directories."""
+    return uri if "://" in uri else str(Path(uri).expanduser().absolute())
 
 
 def refuse_other_bytes(uri: str, theirs: bytes, ours: bytes) -> None:
@@ -205,7 +204,9 @@ class LocalStorage:
             for folder, _, files in os.walk(self._path(prefix)):
                 for file in files:
                     path = Path(folder, file)
-                    found.append((path.relative_to(self.root).as_posix(), path.stat().st_size))
+                    # Another writer's temporary file may be gone by now.
+                    with suppress(FileNotFoundError):
+                        found.append((path.relative_to(self.root).as_posix(), path.stat().st_size))
         yield from sorted(found)
 
 

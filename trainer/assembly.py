@@ -10,8 +10,9 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.masking import MaskingRules, TokenClasses, mask_tokens
-from pipeline.ragged import take_rows
+from pipeline.config import MaskingConfig
+from pipeline.masking import TokenClasses, mask_tokens
+from pipeline.ragged import read_only, take_rows
 from pipeline.shards import InstanceRows
 from trainer.batch import Batch
 
@@ -96,7 +97,7 @@ def make_batch(
     seed: int,
     purpose: Literal["mask", "evaluation_mask"],
     epoch: int,
-    rules: MaskingRules,
+    rules: MaskingConfig,
     classes: TokenClasses,
 ) -> Batch:
     """Return the instances as one flat batch.
@@ -124,7 +125,14 @@ def make_batch(
         ids, positions, masked_lm_ids = masked.input_ids, masked.positions, masked.masked_lm_ids
     input_ids = np.empty(ids.size, dtype=np.int64)
     token_type_ids = np.empty(ids.size, dtype=np.int64)
-    _widen(ids, offsets, instances.flat["first_segment_length"], input_ids, token_type_ids)
+    first_segment_length = instances.flat["first_segment_length"]
+    _widen(
+        read_only(ids),
+        read_only(offsets),
+        read_only(first_segment_length),
+        input_ids,
+        token_type_ids,
+    )
     return Batch(
         input_ids=input_ids,
         token_type_ids=token_type_ids,

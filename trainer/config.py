@@ -88,9 +88,7 @@ class TrainingConfig:
             self.checkpoint_seconds,
             "must be >= 0",
         )
-        require(
-            self.max_restarts >= 0, "training.max_restarts", self.max_restarts, "must be >= 0"
-        )
+        require(self.max_restarts >= 0, "training.max_restarts", self.max_restarts, "must be >= 0")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +105,7 @@ class EvaluationConfig:
     """Sequences of one forward pass."""
 
     def __post_init__(self) -> None:
-        require(
-            self.every_steps >= 0, "evaluation.every_steps", self.every_steps, "must be >= 0"
-        )
+        require(self.every_steps >= 0, "evaluation.every_steps", self.every_steps, "must be >= 0")
         for name in ("max_instances", "batch_size"):
             value = getattr(self, name)
             require(value >= 1, f"evaluation.{name}", value, "must be at least 1")

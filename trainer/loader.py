@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config import require
+from pipeline.config import MaskingConfig, require
 from pipeline.contract import ShardEntry
 from pipeline.errors import ConfigError, CorruptError
 from pipeline.instance_set import InstanceSet
-from pipeline.masking import MaskingRules
 from trainer.assembly import Instances, concatenate, cut_batch, make_batch
 from trainer.batch import Batch
 from trainer.epoch_order import EpochOrder, RecordBatches, sequences_in_step, steps_in_epoch
@@ -86,7 +85,7 @@ class Loader:
         instance_set: InstanceSet,
         *,
         seed: int,
-        rules: MaskingRules,
+        rules: MaskingConfig,
         lanes: int,
         window_batches: int,
         batch_size: int,
@@ -234,7 +233,7 @@ def evaluation_batches(
     instance_set: InstanceSet,
     *,
     seed: int,
-    rules: MaskingRules,
+    rules: MaskingConfig,
     rank: int,
     world_size: int,
     batch_size: int,
@@ -269,7 +268,7 @@ def _evaluate(
     shards: Sequence[ShardEntry],
     table: RecordBatches,
     seed: int,
-    rules: MaskingRules,
+    rules: MaskingConfig,
     wanted: range,
     batch_size: int,
 ) -> Iterator[Batch]:
@@ -282,7 +281,7 @@ def _evaluate(
         rows = instance_set.read_rows(shards[table.shard[index]], int(table.number[index]))
         instances = Instances.of(rows, int(table.first_instance[index]))
         batch = make_batch(
-            concatenate([instances.span(start - first, stop - first)]),
+            instances.span(start - first, stop - first),
             seed=seed,
             purpose="evaluation_mask",
             epoch=0,

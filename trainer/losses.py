@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 # Rows of logits that exist at a time: 256 x 8,192 float32 are 8 MB and stay in the cache of a CPU.
 _CHUNK_ELEMENTS = 1 << 21
@@ -30,7 +30,7 @@ def masked_lm_loss(
 def pair_loss(logits_B2: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
     """Return (sum of the cross entropies in nats; how many argmax are right, int64)."""
     wide = torch.promote_types(logits_B2.dtype, torch.float32)
-    loss = F.cross_entropy(logits_B2.to(wide), labels_B, reduction="sum")
+    loss = functional.cross_entropy(logits_B2.to(wide), labels_B, reduction="sum")
     return loss, (logits_B2.argmax(1) == labels_B).sum()
 
 

@@ -1,4 +1,4 @@
-"""Joining a Ray cluster, or starting a local one that ends with the command."""
+"""Running a stage's units as a Ray Data job."""
 
 from __future__ import annotations
 
@@ -12,63 +12,27 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 import ray
 import ray.data
-import ray.exceptions
 
-from pipeline.errors import ClozelineError, ClusterError
+from pipeline.config import PipelineConfig
 from pipeline.progress import progress
-
-LOCAL = "local"
+from pipeline.ray_session import ray_session
 
 
 @contextmanager
-def ray_cluster(address: str, *, workers: int, object_store_bytes: int) -> Iterator[None]:
-    """Connect to `address`, RAY_ADDRESS or a local Ray of its own, and disconnect at the end.
-
-    Raises ClusterError if the address does not answer; a failure inside a task comes out as the
-    ClozelineError it was.
-    """
-    address = address or os.environ.get("RAY_ADDRESS") or LOCAL
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address == LOCAL:
-        # A bare ray.init would join whatever cluster runs on this machine.
-        quiet |= {"include_dashboard": False, "object_store_memory": object_store_bytes}
-        quiet |= {"num_cpus": max(workers, os.cpu_count() or 1)}
-    try:
-        ray.init(address=address, **quiet)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ClusterError(
-            f"ray_address = {address}: cannot join: {error}; start a cluster with "
-            "`ray start --head`, correct the address, or leave it out for a local Ray"
-        ) from None
-    # A failure is told once, by us: Ray Data logs every task's traceback as well.
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    try:
+def data_session(config: PipelineConfig) -> Iterator[None]:
+    """Join the configured cluster with Ray Data set to be quiet."""
+    with ray_session(
+        ray,
+        config.ray_address,
+        cpus=config.cluster.workers,
+        object_store_bytes=config.cluster.object_store_bytes,
+    ):
+        # A failure is told once, by us: Ray Data logs every task's traceback as well.
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
         yield
-    except Exception as error:
-        ours = our_error(error)
-        if ours is None or ours is error:
-            raise
-        raise ours from error
-    finally:
-        ray.shutdown()
-
-
-def our_error(error: BaseException) -> ClozelineError | None:
-    """Find the ClozelineError that a Ray exception wraps, None if there is none."""
-    seen: set[int] = set()
-    pending: list[BaseException | None] = [error]
-    while pending:
-        one = pending.pop()
-        if one is None or id(one) in seen:
-            continue
-        if isinstance(one, ClozelineError):
-            return one
-        seen.add(id(one))
-        pending += [getattr(one, "cause", None), one.__cause__, one.__context__]
-    return None
 
 
 def run_units(

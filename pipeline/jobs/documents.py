@@ -14,12 +14,13 @@ import pyarrow.compute as pc
 
 from pipeline import corpus, documents
 from pipeline.commit import Generation
-from pipeline.config import PipelineConfig, SourceConfig, identity_fields
+from pipeline.config import PipelineConfig, SourceConfig
 from pipeline.contract import ObjectEntry, canonical_json, fingerprint
 from pipeline.documents import FINGERPRINT_COLUMNS, RUN_SCHEMA, PartitionCounts, Piece
 from pipeline.errors import InputError
+from pipeline.identity import documents_identity
 from pipeline.jobs.cluster import run_units
-from pipeline.jobs.stage import Stage
+from pipeline.stage import Stage
 from pipeline.storage import sha256
 
 _FINGERPRINTS = RUN_SCHEMA.empty_table().select(list(FINGERPRINT_COLUMNS)).schema
@@ -49,11 +50,6 @@ class SplitResult:
     ordinal_limit: int | None = None
 
 
-def identity(config: PipelineConfig) -> dict[str, Any]:
-    """Return the identity fields the documents stage depends on."""
-    return {"documents": identity_fields(config.documents), "seed": config.seed}
-
-
 def run(config: PipelineConfig) -> dict[str, Any]:
     """Run the stage or find it done; returns its manifest."""
     if not config.documents.sources:
@@ -68,7 +64,7 @@ def run(config: PipelineConfig) -> dict[str, Any]:
     generation = Generation(
         config.root,
         "documents",
-        fingerprint("documents", identity=identity(config), inputs=inputs),
+        fingerprint("documents", identity=documents_identity(config), inputs=inputs),
     )
     with Stage(generation) as stage:
         if stage.manifest is not None:
@@ -169,9 +165,7 @@ def split_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         plan.config.seed,
     )
     groups = plan.partitions.total
-    run_data, run_pieces = documents.grouped_bytes(
-        table, np.asarray(table["partition"]), groups
-    )
+    run_data, run_pieces = documents.grouped_bytes(table, np.asarray(table["partition"]), groups)
     print_data, print_pieces = documents.grouped_bytes(
         table.select(list(FINGERPRINT_COLUMNS)),
         documents.content_group(table["content_hash"], groups),
@@ -333,7 +327,7 @@ def _manifest(
             "sentences": sum(facts["sentences"] for facts in merged),
             "text_bytes": sum(facts["text_bytes"] for facts in merged),
         },
-        "identity": identity(plan.config),
+        "identity": documents_identity(plan.config),
         "inputs": dict(inputs),
         "partitions": asdict(plan.partitions),
         "files": list(merged),

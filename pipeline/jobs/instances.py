@@ -14,14 +14,19 @@ from numpy.typing import NDArray
 
 from pipeline import documents as documents_core
 from pipeline.commit import Generation, current, require_same_identity
-from pipeline.config import PipelineConfig, identity_fields
+from pipeline.config import PipelineConfig
 from pipeline.contract import ObjectEntry, fingerprint, shard_schema
 from pipeline.encoding import WordPieceEncoder
 from pipeline.errors import InputError
+from pipeline.identity import (
+    documents_identity,
+    instances_identity,
+    masking_identity,
+    vocabulary_identity,
+)
 from pipeline.instances import EncodedDocuments, Instances, build_nsp_instances
-from pipeline.jobs import documents, vocabulary
 from pipeline.jobs.cluster import run_units
-from pipeline.jobs.stage import Stage
+from pipeline.stage import Stage
 from pipeline.jobs.vocabulary import (
     NORMALIZATION,
     TOKENIZER_JSON,
@@ -30,7 +35,7 @@ from pipeline.jobs.vocabulary import (
     read_table,
 )
 from pipeline.keyed_random import derive_key, permutation
-from pipeline.masking import MaskingRules, mask_tokens, token_classes
+from pipeline.masking import mask_tokens, token_classes
 from pipeline.ragged import take_rows
 from pipeline.shards import InstanceRows, write_shard
 from pipeline.vocabulary import SPECIAL_TOKENS, NormalizationTable, read_vocab
@@ -60,54 +65,27 @@ class Plan:
         return read_table(self.vocabulary, ObjectEntry(**self.vocabulary_objects[name]))
 
 
-def identity(config: PipelineConfig) -> dict[str, Any]:
-    """Return the identity fields the instances stage depends on.
-
-    With dynamic masking the shards hold no mask, so how tokens are masked is not one of them.
-    """
-    static = config.masking.mode == "static"
-    return {
-        "instances": identity_fields(config.instances),
-        "masking": identity_fields(config.masking) if static else {"mode": config.masking.mode},
-        "seed": config.seed,
-    }
-
-
-def masking_rules(config: PipelineConfig) -> MaskingRules:
-    """Return the masking function's rules from the configuration."""
-    masking = config.masking
-    return MaskingRules(
-        probability=masking.probability,
-        unit=masking.unit,
-        amount=masking.amount,
-        mask_share=masking.mask_share,
-        random_share=masking.random_share,
-        max_predictions_per_seq=masking.max_predictions_per_seq or None,
-    )
-
-
 def run(config: PipelineConfig) -> dict[str, Any]:
     """Run the stage or find it done; returns its manifest."""
-    masking_rules(config)  # refuses rules that do not fit together before any work
     texts, texts_manifest = current(config.root, "documents", "python -m pipeline documents")
     require_same_identity(
         texts,
         texts_manifest["identity"],
-        documents.identity(config),
+        documents_identity(config),
         "python -m pipeline documents",
     )
     words, words_manifest = current(config.root, "vocabulary", "python -m pipeline vocabulary")
     require_same_identity(
         words,
         {**words_manifest["identity"], "documents": words_manifest["inputs"]["documents"]},
-        {**vocabulary.identity(config), "documents": texts.fingerprint},
+        {**vocabulary_identity(config), "documents": texts.fingerprint},
         "python -m pipeline vocabulary",
     )
     inputs = {"documents": texts.fingerprint, "vocabulary": words.fingerprint}
     generation = Generation(
         config.root,
         "instances",
-        fingerprint("instances", identity=identity(config), inputs=inputs),
+        fingerprint("instances", identity=instances_identity(config), inputs=inputs),
     )
     with Stage(generation) as stage:
         if stage.manifest is not None:
@@ -140,9 +118,9 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         return stage.commit(
             {
                 "counts": counts,
-                "identity": identity(config),
+                "identity": instances_identity(config),
                 "inputs": inputs,
-                "masking": identity(config)["masking"],
+                "masking": masking_identity(config),
                 "max_seq_length": config.instances.max_seq_length,
                 "objective": config.instances.objective,
                 "seed": config.seed,
@@ -297,7 +275,7 @@ def _masked(
         purpose=purpose,
         epoch=0,
         repetition=0,
-        rules=masking_rules(config),
+        rules=config.masking,
         classes=token_classes(vocabulary_entries, range(len(SPECIAL_TOKENS))),
     )
     row_starts = np.repeat(rows.offsets[:-1], np.diff(masked.row_offsets))

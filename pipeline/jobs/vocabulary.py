@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 from pipeline import documents as documents_core
 from pipeline import vocabulary
 from pipeline.commit import Generation, current, require_same_identity
-from pipeline.config import PipelineConfig, identity_fields
+from pipeline.config import PipelineConfig
 from pipeline.contract import ObjectEntry, fingerprint
 from pipeline.documents import Piece
 from pipeline.encoding import build_word_table
-from pipeline.jobs import documents
+from pipeline.identity import documents_identity, vocabulary_identity
 from pipeline.jobs.cluster import run_units
-from pipeline.jobs.stage import Stage
+from pipeline.stage import Stage
 from pipeline.vocabulary import SPECIAL_TOKENS, NormalizationTable, TextRules
 from pipeline.vocabulary.counts import COUNTS_SCHEMA
 
@@ -56,27 +56,20 @@ def text_rules(config: PipelineConfig) -> TextRules:
     )
 
 
-def identity(config: PipelineConfig) -> dict[str, Any]:
-    """Return the identity fields the vocabulary stage depends on."""
-    return {"vocabulary": identity_fields(config.vocabulary)}
-
-
 def run(config: PipelineConfig) -> dict[str, Any]:
     """Run the stage or find it done; returns its manifest."""
-    upstream, upstream_manifest = current(
-        config.root, "documents", "python -m pipeline documents"
-    )
+    upstream, upstream_manifest = current(config.root, "documents", "python -m pipeline documents")
     require_same_identity(
         upstream,
         upstream_manifest["identity"],
-        documents.identity(config),
+        documents_identity(config),
         "python -m pipeline documents",
     )
     inputs = {"documents": upstream.fingerprint}
     generation = Generation(
         config.root,
         "vocabulary",
-        fingerprint("vocabulary", identity=identity(config), inputs=inputs),
+        fingerprint("vocabulary", identity=vocabulary_identity(config), inputs=inputs),
     )
     with Stage(generation) as stage:
         if stage.manifest is not None:
@@ -121,7 +114,7 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         return stage.commit(
             {
                 "counts": trained["counts"],
-                "identity": identity(config),
+                "identity": vocabulary_identity(config),
                 "inputs": inputs,
                 "objects": {**trained["objects"], NORMALIZATION: normalized["object"]},
                 "special_tokens": list(SPECIAL_TOKENS),

@@ -2,7 +2,13 @@
 
 from pipeline.normalization import NormalizationTable, TextRules
 from pipeline.vocabulary.counts import count_words, merge_counts, split_counts
-from pipeline.vocabulary.files import SPECIAL_TOKENS, build_tokenizer, read_vocab, vocab_txt
+from pipeline.vocabulary.files import (
+    SPECIAL_TOKENS,
+    build_tokenizer,
+    read_vocab,
+    tokenizer_config,
+    vocab_txt,
+)
 from pipeline.vocabulary.training import train_wordpiece
 
 __all__ = [
@@ -14,6 +20,7 @@ __all__ = [
     "merge_counts",
     "read_vocab",
     "split_counts",
+    "tokenizer_config",
     "train_wordpiece",
     "vocab_txt",
 ]

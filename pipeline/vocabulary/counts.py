@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numba as nb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from pipeline.errors import InputError
 from pipeline.normalization import NormalizationTable
@@ -75,13 +75,15 @@ def _words(counts: pa.Table) -> pa.LargeStringArray:
 
 
 @nb.njit(cache=True, _nrt=False)
-def _add_counts(numbers, counts):
+def _add_counts(numbers: NDArray[np.int32], counts: NDArray[np.int64]) -> None:
     for number in numbers:
         counts[number] += 1
 
 
 @nb.njit(cache=True, _nrt=False)
-def _assign_buckets(text, offsets, buckets, bucket):
+def _assign_buckets(
+    text: NDArray[np.uint8], offsets: NDArray[np.int64], buckets: int, bucket: NDArray[np.int64]
+) -> None:
     """FNV-1a of each word's bytes (Fowler, Noll, Vo), high bits modulo `buckets`."""
     for row in range(bucket.size):
         digest = np.uint64(0xCBF29CE484222325)

@@ -14,6 +14,8 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+Integer = int | np.int64
+
 _PAIRS, _NODES, _FREE, _TOUCHED, _HEAP, _MERGES = range(6)  # places in state
 
 
@@ -44,7 +46,7 @@ class _Heap(NamedTuple):
 
 
 @nb.njit(cache=True, _nrt=False, inline="always")
-def _find_slot(slots, keys, key):
+def _find_slot(slots: NDArray[np.int32], keys: NDArray[np.int64], key: Integer) -> Integer:
     hashed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
     mask = np.int64(slots.size - 1)
     slot = np.int64((hashed ^ (hashed >> np.uint64(32))) >> np.uint64(8)) & mask
@@ -54,7 +56,7 @@ def _find_slot(slots, keys, key):
 
 
 @nb.njit(cache=True, _nrt=False)
-def _add(pairs, left, right, word, count):
+def _add(pairs: _Pairs, left: Integer, right: Integer, word: Integer, count: Integer) -> None:
     """Count a pair that `word` now holds; the caller has made sure of room for it."""
     slots, keys, counts, first_nodes, touched_in, touched, node_words, node_next, state = pairs
     key = left << 32 | right
@@ -87,12 +89,12 @@ def _add(pairs, left, right, word, count):
 
 
 @nb.njit(cache=True, _nrt=False)
-def _subtract(pairs, left, right, count):
+def _subtract(pairs: _Pairs, left: Integer, right: Integer, count: Integer) -> None:
     pairs.counts[pairs.slots[_find_slot(pairs.slots, pairs.keys, left << 32 | right)] - 1] -= count
 
 
 @nb.njit(cache=True, _nrt=False)
-def _count_word_pairs(words, pairs, word):
+def _count_word_pairs(words: _Words, pairs: _Pairs, word: Integer) -> Integer:
     """Count the pairs of each word from `word` on; return where room ran out, else -1."""
     symbols, starts, lengths, word_counts = words
     while word < lengths.size:
@@ -110,7 +112,9 @@ def _count_word_pairs(words, pairs, word):
 
 
 @nb.njit(cache=True, _nrt=False)
-def _merge_in_words(words, pairs, node, left, right, merged):
+def _merge_in_words(
+    words: _Words, pairs: _Pairs, node: Integer, left: Integer, right: Integer, merged: Integer
+) -> Integer:
     """Merge a pair in the words listed from `node` on; return where room ran out, else -1."""
     symbols, starts, lengths, word_counts = words
     while node >= 0:
@@ -153,12 +157,14 @@ def _merge_in_words(words, pairs, node, left, right, merged):
 
 
 @nb.njit(cache=True, _nrt=False, inline="always")
-def _precedes(count, key, other_count, other_key):
-    return count > other_count or (count == other_count and key < other_key)
+def _precedes(count: Integer, key: Integer, other_count: Integer, other_key: Integer) -> bool:
+    return bool(count > other_count or (count == other_count and key < other_key))
 
 
 @nb.njit(cache=True, _nrt=False)
-def _sift_down(heap, keys, size, count, pair):
+def _sift_down(
+    heap: _Heap, keys: NDArray[np.int64], size: Integer, count: Integer, pair: Integer
+) -> None:
     """Put (count, pair) at the root of a heap of `size` entries whose root is vacant."""
     counts, numbers = heap
     place = np.int64(0)
@@ -181,7 +187,7 @@ def _sift_down(heap, keys, size, count, pair):
 
 
 @nb.njit(cache=True, _nrt=False)
-def _pop(heap, pairs, min_count):
+def _pop(heap: _Heap, pairs: _Pairs, min_count: Integer) -> Integer:
     """Return the most frequent pair of at least `min_count`, -1 where there is none."""
     state = pairs.state
     while state[_HEAP] > 0:
@@ -200,7 +206,7 @@ def _pop(heap, pairs, min_count):
 
 
 @nb.njit(cache=True, _nrt=False)
-def _push_touched(heap, pairs, min_count):
+def _push_touched(heap: _Heap, pairs: _Pairs, min_count: Integer) -> None:
     counts, numbers = heap
     state = pairs.state
     for index in range(state[_TOUCHED]):
@@ -225,7 +231,7 @@ def _push_touched(heap, pairs, min_count):
 
 
 @nb.njit(cache=True, _nrt=False)
-def _fill_slots(slots, keys, count):
+def _fill_slots(slots: NDArray[np.int32], keys: NDArray[np.int64], count: Integer) -> None:
     for pair in range(count):
         slots[_find_slot(slots, keys, keys[pair])] = pair + 1
 
@@ -264,18 +270,16 @@ class PairQueue:
         pair = pairs.slots[_find_slot(pairs.slots, pairs.keys, left << 32 | right)] - 1
         node = int(pairs.first_nodes[pair])
         pairs.first_nodes[pair] = -1
-        while (
-            node := _merge_in_words(self._words, self._pairs, node, left, right, merged)
-        ) >= 0:
+        while (node := _merge_in_words(self._words, self._pairs, node, left, right, merged)) >= 0:
             self._grow(int(self._words.lengths[self._pairs.node_words[node]]))
         self._queue_touched()
 
     def _queue_touched(self) -> None:
         state = self._pairs.state
         needed = int(state[_HEAP] + state[_TOUCHED])
-        if needed > self._heap.counts.size:
-            more = needed  # doubled
-            self._heap = _Heap(_longer(self._heap.counts, more), _longer(self._heap.pairs, more))
+        if needed > len(self._heap.counts):
+            counts, numbers = self._heap
+            self._heap = _Heap(_longer(counts, needed), _longer(numbers, needed))
         _push_touched(self._heap, self._pairs, self._min_count)
 
     def _grow(self, room: int) -> None:

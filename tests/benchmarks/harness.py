@@ -12,7 +12,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-_ROUNDS = 5
+_ROUNDS = 3
+_FIGURES = {"value", "peer_value", "ratio"}
 _DIRECTORY = Path("runs/bench")
 
 
@@ -28,34 +29,34 @@ class Case:
     theirs: Callable[[], object]
 
 
+def _measure(case: Case) -> dict[str, str | float]:
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for _ in range(_ROUNDS):
+        for work, taken in zip((case.ours, case.theirs), seconds, strict=True):
+            start = time.perf_counter()
+            work()
+            taken.append(time.perf_counter() - start)
+    value, peer_value = (case.amount / statistics.median(taken) for taken in seconds)
+    return {
+        "case": case.case,
+        "value": value,
+        "unit": case.unit,
+        "peer": case.peer,
+        "peer_value": peer_value,
+        "ratio": value / peer_value,
+    }
+
+
 def run(name: str, cases: list[Case]) -> None:
     """Measure `cases`, print them as a table and write them to runs/bench/NAME.json.
 
-    A value is amount / median seconds of five runs; ours and the peer's take turns, so that both
+    A value is amount / median seconds of three runs; ours and the peer's take turns, so that both
     meet the same load of the machine.
     """
-    results = []
-    for case in cases:
-        seconds: tuple[list[float], list[float]] = ([], [])
-        for _ in range(_ROUNDS):
-            for work, taken in zip((case.ours, case.theirs), seconds, strict=True):
-                start = time.perf_counter()
-                work()
-                taken.append(time.perf_counter() - start)
-        value, peer_value = (case.amount / statistics.median(taken) for taken in seconds)
-        results.append(
-            {
-                "case": case.case,
-                "value": value,
-                "unit": case.unit,
-                "peer": case.peer,
-                "peer_value": peer_value,
-                "ratio": value / peer_value,
-            }
-        )
+    results = [_measure(case) for case in cases]
     table = Table(title=name)
-    for column in ("case", "value", "unit", "peer", "peer value", "ratio"):
-        table.add_column(column, justify="right" if "val" in column or column == "ratio" else "left")
+    for column in "case", "value", "unit", "peer", "peer_value", "ratio":
+        table.add_column(column, justify="right" if column in _FIGURES else "left")
     for result in results:
         table.add_row(*(f"{v:.3g}" if isinstance(v, float) else v for v in result.values()))
     Console().print(table)

@@ -18,7 +18,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
-from pipeline.masking import MaskingRules, mask_tokens, token_classes
+from pipeline.config import MaskingConfig
+from pipeline.masking import mask_tokens, token_classes
 from tests.benchmarks.harness import Case, run
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -46,7 +47,7 @@ def sequences(tokens: int) -> Ids:
     return ids.astype(np.uint16)
 
 
-def ours(ids: Ids, rules: MaskingRules) -> Callable[[], object]:
+def ours(ids: Ids, rules: MaskingConfig) -> Callable[[], object]:
     rows, tokens = ids.shape
     return partial(
         mask_tokens,
@@ -113,9 +114,9 @@ def masking_alone(ids: Ids) -> Callable[[], object]:
 
 
 def cases() -> list[Case]:
-    exact = MaskingRules()
-    bernoulli = MaskingRules(amount="bernoulli")
-    whole_word = MaskingRules(unit="whole_word")
+    exact = MaskingConfig()
+    bernoulli = MaskingConfig(amount="bernoulli")
+    whole_word = MaskingConfig(unit="whole_word")
     found = []
     for tokens in (128, 512):
         ids = sequences(tokens)

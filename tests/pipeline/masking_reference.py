@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from pipeline.config import MaskingConfig
 from pipeline.keyed_random import derive_key, draw
-from pipeline.masking import MaskedTokens, MaskingRules, mask_tokens, token_classes
+from pipeline.masking import MaskedTokens, mask_tokens, token_classes
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 UNUSED = [f"[unused{number}]" for number in range(5)]
@@ -17,9 +18,9 @@ FIRST_WORD = len(SPECIAL) + len(UNUSED)
 FIRST_PIECE = FIRST_WORD + len(WORDS)
 CLASSES = token_classes(VOCABULARY, range(5))
 
-TOKEN = MaskingRules()
-WHOLE_WORD = MaskingRules(unit="whole_word")
-BERNOULLI = MaskingRules(amount="bernoulli")
+TOKEN = MaskingConfig()
+WHOLE_WORD = MaskingConfig(unit="whole_word")
+BERNOULLI = MaskingConfig(amount="bernoulli")
 
 
 def mask(rows, rules=TOKEN, *, numbers=None, dtype=np.uint16, **changes) -> MaskedTokens:
@@ -33,6 +34,20 @@ def mask(rows, rules=TOKEN, *, numbers=None, dtype=np.uint16, **changes) -> Mask
         np.array(list(numbers), dtype=np.uint64),
         rules=rules,
         **(arguments | changes),
+    )
+
+
+def call(input_ids, offsets, numbers, classes=CLASSES) -> MaskedTokens:
+    return mask_tokens(
+        input_ids,
+        offsets,
+        numbers,
+        seed=3,
+        purpose="mask",
+        epoch=0,
+        repetition=0,
+        rules=TOKEN,
+        classes=classes,
     )
 
 
@@ -100,7 +115,7 @@ def reference_mask(row, number, rules, seed, purpose, epoch, repetition):
                 chosen.extend(unit)
     else:
         budget = max(1, int(rules.probability * sum(map(len, units)) + 0.5))
-        if rules.max_predictions_per_seq is not None:
+        if rules.max_predictions_per_seq:
             budget = min(budget, rules.max_predictions_per_seq)
         for index in range(len(units)):
             other = index + (word(index) * (len(units) - index) >> 32)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from pipeline.commit import Generation
+from pipeline.config import MaskingConfig
 from pipeline.contract import ObjectEntry, shard_schema
 from pipeline.instance_set import InstanceSet
-from pipeline.masking import MaskingRules, mask_tokens, token_classes
+from pipeline.masking import mask_tokens, token_classes
 from pipeline.normalization import TextRules
 from pipeline.shards import InstanceRows, write_shard
 from pipeline.vocabulary import SPECIAL_TOKENS, build_tokenizer, vocab_txt
@@ -51,7 +52,7 @@ def make_row(number: int) -> Row:
     )
 
 
-def make_rows(numbers: Sequence[int], static_rules: MaskingRules | None) -> InstanceRows:
+def make_rows(numbers: Sequence[int], static_rules: MaskingConfig | None) -> InstanceRows:
     """The instances `numbers`, masked if there are rules."""
     rows = [make_row(number) for number in numbers]
     ids = np.concatenate([np.array(row.input_ids, dtype=np.uint16) for row in rows])
@@ -93,48 +94,60 @@ def write_instance_set(
     train: Sequence[int] = (40, 40, 17),
     held_out: Sequence[int] = (12, 9),
     rows_per_batch: int = 8,
-    static_rules: MaskingRules | None = None,
+    static_rules: MaskingConfig | None = None,
 ) -> InstanceSet:
     """Commit shards of so many rows, numbered on from 0, and return the set they make."""
-    generation = Generation(str(root), "instances", "0123456789abcdef0123")
-    mode = "dynamic" if static_rules is None else "static"
-    schema = shard_schema(vocab_size=len(VOCABULARY), static_masking=static_rules is not None)
-    entries = []
+    shards = []
     first = 0
     for split, sizes in (("train", train), ("held_out", held_out)):
         for size in sizes:
-            objects, entry = write_shard(
-                make_rows(range(first, first + size), static_rules),
-                schema,
-                name=f"shards/{split}-{len(entries):05d}",
-                split=split,
-                start=0,
-                end=size,
-                rows_per_batch=rows_per_batch,
-                first_instance=first,
-            )
-            generation.complete(f"build/{len(entries):06d}", objects, {})
-            entries.append(entry.to_json())
+            shards.append((split, make_rows(range(first, first + size), static_rules)))
             first += size
-    tokenizer = build_tokenizer(VOCABULARY, TextRules())
-    copies = {"tokenizer.json": tokenizer.to_str().encode(), "vocab.txt": vocab_txt(VOCABULARY)}
+    return commit_instances(root, VOCABULARY, shards, rows_per_batch=rows_per_batch)
+
+
+def commit_instances(
+    root: Path,
+    vocabulary: Sequence[str],
+    shards: Sequence[tuple[str, InstanceRows]],
+    *,
+    rows_per_batch: int,
+) -> InstanceSet:
+    """Commit (split, rows) as one shard each, instances numbered on from 0."""
+    generation = Generation(str(root), "instances", "0123456789abcdef0123")
+    static = shards[0][1].masked_offsets is not None
+    schema = shard_schema(vocab_size=len(vocabulary), static_masking=static)
+    entries = []
+    first = 0
+    for number, (split, rows) in enumerate(shards):
+        objects, entry = write_shard(
+            rows,
+            schema,
+            name=f"shards/{split}-{number:05d}",
+            split=split,
+            start=0,
+            end=rows.rows,
+            rows_per_batch=rows_per_batch,
+            first_instance=first,
+        )
+        generation.complete(f"build/{number:06d}", objects, {})
+        entries.append(entry.to_json())
+        first += rows.rows
+    tokenizer = build_tokenizer(vocabulary, TextRules())
+    copies = {"tokenizer.json": tokenizer.to_str().encode(), "vocab.txt": vocab_txt(vocabulary)}
     generation.complete("tokenizer", copies, {})
-    described = {
-        name.replace(".", "_"): {
-            field: getattr(ObjectEntry.of(name, data), field)
-            for field in ("name", "bytes", "sha256")
-        }
-        for name, data in copies.items()
-    }
     generation.commit(
         {
-            "masking": {"mode": mode},
+            "masking": {"mode": "static" if static else "dynamic"},
             "objective": "nsp",
             "seed": SEED,
             "shards": entries,
             "special_ids": {token: number for number, token in enumerate(SPECIAL_TOKENS)},
-            "tokenizer": described,
-            "vocab_size": len(VOCABULARY),
+            "tokenizer": {
+                name.replace(".", "_"): asdict(ObjectEntry.of(name, data))
+                for name, data in copies.items()
+            },
+            "vocab_size": len(vocabulary),
         },
         {},
     )

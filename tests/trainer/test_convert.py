@@ -165,7 +165,7 @@ def test_another_limit_of_characters_per_word_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_of_another_size_is_refused() -> None:
-    with pytest.raises(InputError, match="vocab.txt has 98 entries, the model 99"):
+    with pytest.raises(InputError, match=r"vocab\.txt has 98 entries, the model 99"):
         files_of(make_model(), make_tokenizer(True, True, True), vocabulary=VOCABULARY[:-1])
 
 
@@ -210,11 +210,11 @@ def test_import_refuses_missing_and_unexpected_tensors_by_name() -> None:
 
 
 def test_import_refuses_an_empty_file_and_a_decoder_that_is_not_tied() -> None:
-    with pytest.raises(InputError, match="missing: bert.embeddings"):
+    with pytest.raises(InputError, match=r"missing: bert\.embeddings"):
         import_state_dict({})
     tensors = export_state_dict(make_model())
     tensors["cls.predictions.decoder.weight"] = torch.zeros(99, 32)
-    with pytest.raises(InputError, match="cls.predictions.decoder.weight differs"):
+    with pytest.raises(InputError, match=r"cls\.predictions\.decoder\.weight differs"):
         import_state_dict(tensors)
 
 

@@ -48,7 +48,7 @@ def test_a_head_that_knows_one_word_says_it(tokenizer: tokenizers.Tokenizer) -> 
 def test_the_longest_text_fits_and_one_more_is_refused(tokenizer: tokenizers.Tokenizer) -> None:
     model = make_model()
     assert fill_mask(model, tokenizer, "[MASK]" + " the" * 77, 1)
-    with pytest.raises(InputError, match="81 tokens .*: the model takes 80"):
+    with pytest.raises(InputError, match=r"81 tokens .*: the model takes 80"):
         fill_mask(model, tokenizer, "[MASK]" + " the" * 78, 1)
 
 

@@ -12,15 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.config import MaskingConfig
 from pipeline.errors import ConfigError, CorruptError, InputError, StorageError
 from pipeline.instance_set import InstanceSet
-from pipeline.masking import MaskingRules, mask_tokens
+from pipeline.masking import mask_tokens
 from tests.trainer.instance_fixture import NUMBER_TOKENS, SEED, make_row, write_instance_set
 from trainer.batch import Batch, check_batch
 from trainer.epoch_order import EpochOrder, RecordBatches, sequences_in_step, steps_in_epoch
 from trainer.loader import Loader, LoaderState, StepBatches, evaluation_batches
 
-RULES = MaskingRules()
+RULES = MaskingConfig()
 TRAIN_ROWS = 97
 
 
@@ -41,7 +42,7 @@ def open_loader(
     world_size: int = 1,
     state: LoaderState | None = None,
     prefetch: int = 2,
-    rules: MaskingRules = RULES,
+    rules: MaskingConfig = RULES,
     seed: int = SEED,
 ) -> Loader:
     return Loader(
@@ -313,7 +314,7 @@ def test_an_instance_has_the_mask_of_seed_epoch_and_its_number(instances: Instan
 
 
 def test_static_shards_bring_their_masks_and_keep_them_over_epochs(tmp_path: Path) -> None:
-    rules = MaskingRules(probability=0.3)
+    rules = MaskingConfig(probability=0.3)
     static = write_instance_set(tmp_path, static_rules=rules)
     steps = steps_in_epoch(TRAIN_ROWS, lanes=4, batch_size=8)
     masks: list[dict[int, Sequence_]] = [{}, {}]

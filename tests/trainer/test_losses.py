@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from trainer import losses
 
@@ -25,8 +25,8 @@ def test_chunked_loss_equals_cross_entropy_of_the_whole_logits(
     states, weight, bias, labels = inputs(dtype)
     loss, correct = losses.masked_lm_loss(states, weight, bias, labels)
     gradients = torch.autograd.grad(3.0 * loss, (states, weight, bias))
-    logits = F.linear(states, weight, bias)
-    expected = F.cross_entropy(logits, labels, reduction="sum")
+    logits = functional.linear(states, weight, bias)
+    expected = functional.cross_entropy(logits, labels, reduction="sum")
     torch.testing.assert_close(loss, expected, rtol=tolerance, atol=0.0)
     assert int(correct) == int((logits.argmax(1) == labels).sum())
     for got, wanted in zip(
@@ -39,7 +39,7 @@ def test_no_masked_token_adds_zero() -> None:
     states, weight, bias, labels = inputs(torch.float32, rows=0)
     loss, correct = losses.masked_lm_loss(states, weight, bias, labels)
     loss.backward()
-    assert (float(loss), int(correct)) == (0.0, 0)
+    assert (loss.item(), correct.item()) == (0.0, 0)
     assert weight.grad is not None and not weight.grad.any()
 
 
@@ -53,7 +53,9 @@ def test_large_logits_neither_overflow_nor_underflow() -> None:
 
 def test_bfloat16_autocast_is_near_float32_and_keeps_the_gradient_types() -> None:
     states, weight, bias, labels = inputs(torch.float32)
-    expected = F.cross_entropy(F.linear(states, weight, bias), labels, reduction="sum")
+    expected = functional.cross_entropy(
+        functional.linear(states, weight, bias), labels, reduction="sum"
+    )
     wanted = torch.autograd.grad(expected, (states, weight, bias))
     with torch.autocast("cpu", torch.bfloat16):
         loss, _ = losses.masked_lm_loss(states, weight, bias, labels)
@@ -69,5 +71,5 @@ def test_pair_loss_sums_and_counts() -> None:
     logits = torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 1.0]])
     labels = torch.tensor([0, 1, 1])
     loss, correct = losses.pair_loss(logits, labels)
-    torch.testing.assert_close(loss, 3 * F.cross_entropy(logits, labels))
+    torch.testing.assert_close(loss, 3 * functional.cross_entropy(logits, labels))
     assert int(correct) == 2

@@ -72,7 +72,7 @@ def plain_gradients(model: BertForPreTraining, batch: Batch) -> tuple[dict[str, 
     pair, _ = pair_loss(pair_logits, torch.from_numpy(batch.pair_labels))
     loss = mlm / len(labels) + pair / len(batch.pair_labels)
     loss.backward()
-    return gradients(model), float(loss)
+    return gradients(model), float(loss.detach())
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_step_without_any_target_of_a_head_is_refused() -> None:
 
 
 def test_a_batch_the_model_cannot_take_is_refused_before_the_forward_pass() -> None:
-    with pytest.raises(TrainingError, match="row 0 .* 81 tokens"):
+    with pytest.raises(TrainingError, match=r"row 0 .* 81 tokens"):
         do_step(make_model(), [make_batch([81])])
 
 

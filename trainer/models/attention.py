@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
 from trainer.batch import SequenceLayout
@@ -27,7 +27,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         hidden = config.hidden_size
         self.num_heads = config.num_attention_heads
-        # One matrix for query, key and value, in this order: one product over the tokens, not three.
+        # Query, key and value in this order: one product over the tokens, not three.
         self.qkv = nn.Linear(hidden, 3 * hidden)
         self.output = nn.Linear(hidden, hidden)
         self.layer_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
@@ -40,7 +40,7 @@ class SelfAttention(nn.Module):
         qkv_T3ND = self.qkv(hidden_TH).view(tokens, 3, self.num_heads, hidden // self.num_heads)
         dropout = self.attention_dropout if self.training else 0.0
         context_TH = attention(qkv_T3ND, layout, dropout).view(tokens, hidden)
-        output_TH = F.dropout(self.output(context_TH), self.hidden_dropout, self.training)
+        output_TH = functional.dropout(self.output(context_TH), self.hidden_dropout, self.training)
         return self.layer_norm(output_TH + hidden_TH)  # type: ignore[no-any-return]
 
 
@@ -79,7 +79,7 @@ def looped_attention(qkv_T3ND: Tensor, layout: SequenceLayout, dropout: float) -
     contexts = []
     for qkv_L3ND in torch.split(qkv_T3ND, list(layout.lengths)):
         query, key, value = qkv_L3ND.unsqueeze(0).permute(2, 0, 3, 1, 4)
-        context = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        context = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
         contexts.append(context[0].transpose(0, 1))
     return torch.cat(contexts)
 
@@ -95,7 +95,9 @@ def padded_attention(qkv_T3ND: Tensor, layout: SequenceLayout, dropout: float) -
         padded = grid.index_copy(0, layout.padded_rows, qkv_T3ND)
     query, key, value = padded.view(rows, longest, 3, heads, size).permute(2, 0, 3, 1, 4)
     mask = None if full else layout.key_mask
-    context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+    context = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=dropout
+    )
     context = context.transpose(1, 2).reshape(rows * longest, heads, size)
     return context if full else context.index_select(0, layout.padded_rows)
 

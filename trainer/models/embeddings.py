@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from trainer.batch import TensorBatch
 from trainer.model_config import ModelConfig
@@ -28,4 +28,4 @@ class Embeddings(nn.Module):
             + self.token_type_embeddings(batch.token_type_ids)
             + self.position_embeddings(batch.layout.position_ids)
         )
-        return F.dropout(self.layer_norm(hidden_TH), self.dropout, self.training)
+        return functional.dropout(self.layer_norm(hidden_TH), self.dropout, self.training)

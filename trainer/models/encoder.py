@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from trainer.batch import SequenceLayout
 from trainer.model_config import ModelConfig
 from trainer.models.attention import SelfAttention
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu": functional.gelu,
+    "gelu_new": partial(functional.gelu, approximate="tanh"),
 }
 
 
@@ -32,7 +32,7 @@ class FeedForward(nn.Module):
     def forward(self, hidden_TH: Tensor) -> Tensor:
         """Return LayerNorm(x + FFN(x)), [T, H] (Vaswani et al. 2017, 3.3)."""
         output_TH = self.output(self.activation(self.intermediate(hidden_TH)))
-        output_TH = F.dropout(output_TH, self.dropout, self.training)
+        output_TH = functional.dropout(output_TH, self.dropout, self.training)
         return self.layer_norm(output_TH + hidden_TH)  # type: ignore[no-any-return]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from trainer.model_config import ModelConfig
 from trainer.models.encoder import ACTIVATIONS
@@ -41,4 +41,4 @@ class MaskedLMHead(nn.Module):
 
     def decode(self, transformed_MH: Tensor, word_embeddings_VH: Tensor) -> Tensor:
         """Return the logits, [M, V]."""
-        return F.linear(transformed_MH, word_embeddings_VH, self.decoder_bias)
+        return functional.linear(transformed_MH, word_embeddings_VH, self.decoder_bias)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import io
 import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
@@ -29,7 +30,7 @@ PALETTE = {
 _MOST_POINTS = 800
 _FEW_POINTS = 40
 _WIDTH_INCHES, _HEIGHT_INCHES = 6.0, 3.3
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": PALETTE["muted"],
     "axes.grid": True,
@@ -101,7 +102,12 @@ def draw_plot(plot: Plot) -> Drawing:
             steps, values = thinned(plot.train)
             marker = "." if len(steps) <= _FEW_POINTS else ""
             axes.plot(
-                steps, values, color=PALETTE["train"], linewidth=1.3, marker=marker, label="training"
+                steps,
+                values,
+                color=PALETTE["train"],
+                linewidth=1.3,
+                marker=marker,
+                label="training",
             )
         if plot.held_out[0]:
             axes.plot(
@@ -129,11 +135,12 @@ def draw_plot(plot: Plot) -> Drawing:
         elif max(map(abs, plot.train[1]), default=0.0) >= 1000.0:
             axes.yaxis.set_major_formatter(FuncFormatter(_with_commas))
         if plot.from_zero:
-            axes.set_ylim(0.0, max([plot.at_least, *axes.get_ylim()]))
+            highest = max([*plot.train[1], *plot.held_out[1]], default=0.0)
+            axes.set_ylim(0.0, max(plot.at_least, 1.08 * highest) or 1.0)
         axes.set_xlabel("optimizer steps")
         axes.set_ylabel(plot.y_label)
 
-    return Drawing(plot.title, _describe(plot), _svg(plot.name, plot.title, _describe(plot), paint))
+    return Drawing(plot.title, _describe(plot), _svg(plot.name, plot.title, paint))
 
 
 def draw_length_histogram(counts: Sequence[int], max_seq_length: int) -> Drawing:
@@ -157,33 +164,37 @@ def draw_length_histogram(counts: Sequence[int], max_seq_length: int) -> Drawing
         axes.set_xlabel("tokens of an instance, special tokens included")
         axes.set_ylabel("share of instances (%)")
 
-    return Drawing(title, description, _svg("lengths", title, description, paint))
+    return Drawing(title, description, _svg("lengths", title, paint))
 
 
 def _describe(plot: Plot) -> str:
     """Say in a sentence where the lines begin and end: the plot for those who cannot see it."""
-    show: Callable[[float], str] = (
-        (lambda value: f"{value:.1%}") if plot.percent else (lambda value: f"{value:,.4g}")
-    )
     parts = []
     for label, (steps, values) in (("training", plot.train), ("held-out", plot.held_out)):
-        if len(steps) == 1:
-            parts.append(f"{label} {show(values[0])} at step {steps[0]:,.0f}")
-        elif len(steps):
+        if len(steps) > 1:
             parts.append(
-                f"{label} {show(values[0])} at step {steps[0]:,.0f}, "
-                f"{show(values[-1])} at step {steps[-1]:,.0f}"
+                f"{label} {_show(plot, values[0])} at step {steps[0]:,.0f}, "
+                f"{_show(plot, values[-1])} at step {steps[-1]:,.0f}"
             )
+        elif len(steps) == 1:
+            parts.append(f"{label} {_show(plot, values[0])} at step {steps[0]:,.0f}")
+    if not plot.held_out[0] and len(plot.train[0]) > 1:
+        parts.append(f"mean {_show(plot, float(np.mean(plot.train[1])))}")
     if plot.baseline is not None:
         parts.append(f"line: {plot.baseline[0]}")
     text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}." if text else "No values were recorded."
+    return f"{text[:1].upper()}{text[1:]}."
 
 
-def _svg(name: str, title: str, description: str, paint: Callable[[Axes], None]) -> str:
+def _show(plot: Plot, value: float) -> str:
+    if plot.percent:
+        return f"{value:.1%}"
+    return f"{value:,.0f}" if abs(value) >= 1000.0 else f"{value:.3g}"
+
+
+def _svg(name: str, title: str, paint: Callable[[Axes], None]) -> str:
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH_INCHES, _HEIGHT_INCHES), layout="constrained")
-        canvas = FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         paint(axes)
         handles, labels = axes.get_legend_handles_labels()
@@ -192,28 +203,25 @@ def _svg(name: str, title: str, description: str, paint: Callable[[Axes], None])
             figure.legend(handles, labels, loc="outside upper left", ncols=len(labels))
         sink = io.StringIO()
         none = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        canvas.print_svg(sink, metadata=none, facecolor="none")
-    return _inline(sink.getvalue(), name, title, description)
+        figure.savefig(sink, format="svg", metadata=none, transparent=True)
+    return _inline(sink.getvalue(), name, title)
 
 
-def _inline(document: str, name: str, title: str, description: str) -> str:
+def _inline(document: str, name: str, title: str) -> str:
     """Turn an SVG document into an element of a page: own ids, page colours, no fixed size."""
     svg = document[document.index("<svg") :]
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r"url\(#", f"url(#{name}-", svg)
     svg = re.sub(r'xlink:href="#', f'href="#{name}-', svg)
-    svg = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", svg)
+    # Text takes the page's font; a style element would reach out of its SVG into the page.
+    svg = re.sub(r"; font-family: [^;\"]*", "", svg)
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
     for variable, color in PALETTE.items():
         svg = svg.replace(color, f"var(--{variable})")
     box = re.search(r'viewBox="[^"]*"', svg)
     assert box is not None
-    label = _escape(f"{title}. {description}")
-    head = f'<svg {box.group()} role="img" aria-label="{label}">'
+    head = f'<svg {box.group()} role="img" aria-label="{html.escape(title)}">'
     return head + svg[svg.index(">") + 1 :]
-
-
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
 
 
 def _with_commas(value: float, _: int | None = None) -> str:

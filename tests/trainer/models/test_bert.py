@@ -6,11 +6,11 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional
 
 from tests.trainer.batches import (
     MIXED_LENGTHS,
@@ -178,4 +178,4 @@ def test_logits_of_the_states_equal_the_forward_pass() -> None:
     states, _ = model.states(to_tensors(batch, CPU))
     bias = model.masked_lm_head.decoder_bias
     loss, _ = masked_lm_loss(states, model.decoder_weight, bias, labels)
-    torch.testing.assert_close(loss, F.cross_entropy(logits, labels, reduction="sum"))
+    torch.testing.assert_close(loss, functional.cross_entropy(logits, labels, reduction="sum"))

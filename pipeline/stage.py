@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -54,7 +55,7 @@ class Stage:
         return body
 
     def _say(self, what: str) -> None:
-        where = f"{self.generation.root}/{self.generation.prefix}"
+        where = f"{self.generation.root}/{self.generation.prefix}".removeprefix(f"{Path.cwd()}/")
         Console(highlight=False, soft_wrap=True).print(
             f"{self.generation.stage}: {what} -> {where}", markup=False
         )

@@ -1,0 +1,36 @@
+"""Which identity fields each data stage depends on: what its fingerprint covers, no more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.config import PipelineConfig, identity_fields
+
+
+def documents_identity(config: PipelineConfig) -> dict[str, Any]:
+    """Return the identity fields of the documents stage."""
+    return {"documents": identity_fields(config.documents), "seed": config.seed}
+
+
+def vocabulary_identity(config: PipelineConfig) -> dict[str, Any]:
+    """Return the identity fields of the vocabulary stage; no draw is made there."""
+    return {"vocabulary": identity_fields(config.vocabulary)}
+
+
+def masking_identity(config: PipelineConfig) -> dict[str, Any]:
+    """Return what the shards depend on of masking: all of it where it is static.
+
+    With dynamic masking they hold no mask; then how tokens are masked belongs to training.
+    """
+    if config.masking.mode == "static":
+        return identity_fields(config.masking)
+    return {"mode": config.masking.mode}
+
+
+def instances_identity(config: PipelineConfig) -> dict[str, Any]:
+    """Return the identity fields of the instances stage."""
+    return {
+        "instances": identity_fields(config.instances),
+        "masking": masking_identity(config),
+        "seed": config.seed,
+    }

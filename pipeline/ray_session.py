@@ -1,0 +1,68 @@
+"""Joining a Ray cluster, or starting a local one that ends with the command.
+
+Both halves need it, and only their shells may import ray: they hand the module in.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from pipeline.errors import ClozelineError, ClusterError
+
+LOCAL = "local"
+
+
+@contextmanager
+def ray_session(
+    ray: ModuleType, address: str, *, cpus: int, object_store_bytes: int
+) -> Iterator[None]:
+    """Connect to `address`, RAY_ADDRESS or a local Ray of its own, and disconnect at the end.
+
+    A local Ray has `cpus` CPUs at least. Raises ClusterError if the address does not answer; a
+    failure inside a task or worker comes out as the ClozelineError it was.
+    """
+    address = address or os.environ.get("RAY_ADDRESS") or LOCAL
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == LOCAL:
+        # A bare ray.init would join whatever cluster runs on this machine.
+        options |= {"include_dashboard": False, "object_store_memory": object_store_bytes}
+        options |= {"num_cpus": max(cpus, len(os.sched_getaffinity(0)))}
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ClusterError(
+            f"ray_address = {address}: cannot join: {error}; start a cluster with "
+            "`ray start --head`, correct the address, or leave it out for a local Ray"
+        ) from None
+    try:
+        yield
+    except Exception as error:
+        ours = our_error(error)
+        if ours is None or ours is error:
+            raise
+        raise ours from error
+    finally:
+        ray.shutdown()
+
+
+def our_error(error: BaseException) -> ClozelineError | None:
+    """Find the ClozelineError that Ray's exceptions wrap, None if there is none."""
+    seen: set[int] = set()
+    pending: list[Any] = [error]
+    while pending:
+        one = pending.pop()
+        if not isinstance(one, BaseException) or id(one) in seen:
+            continue
+        if isinstance(one, ClozelineError):
+            return one
+        seen.add(id(one))
+        # RayTaskError has `cause`, Ray Train's WorkerGroupError has its workers' failures.
+        pending += [getattr(one, "cause", None), one.__cause__, one.__context__]
+        failures = getattr(one, "worker_failures", None)
+        pending += list(failures.values()) if isinstance(failures, dict) else []
+    return None

@@ -1,0 +1,141 @@
+"""Command line of the model side: `python -m trainer COMMAND`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.command_line import parse_config, run_command
+from trainer import config
+from trainer.config import TrainerConfig
+
+USAGE = """\
+usage: python -m trainer COMMAND [--config FILE.toml] [--FIELD VALUE ...] [--debug]
+
+  pretrain     shards -> trained model, with checkpoints; goes on where it was stopped
+  export       finished training -> a Hugging Face folder
+  report       report.html and summary.json of the run
+  run          the three above; each finds what is done already
+
+  fill-mask "TEXT with [MASK]"   what the trained model puts there
+
+`python -m trainer COMMAND --help` lists a command's fields."""
+
+_PROMPTS = (
+    "the function [MASK] a list of strings .",
+    "return the [MASK] of the array .",
+    "raises a [MASK] if the argument is invalid .",
+    "the default value is [MASK] .",
+    "this class [MASK] a new instance .",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FillMaskConfig(TrainerConfig):
+    """A run, and a text with [MASK] for its model."""
+
+    text: Annotated[str, tyro.conf.Positional] = ""
+    """Text with one [MASK] or more."""
+    top: int = 5
+    """Candidates to show for each [MASK]."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; returns its exit code."""
+    command, rest = (argv[0], list(argv[1:])) if argv else ("", [])
+    prog = f"python -m trainer {command}"
+    if command in ("pretrain", "export", "report", "run"):
+        settings = parse_config(TrainerConfig, config.load, rest, prog)
+        for name, stage in (("pretrain", pretrain), ("export", export), ("report", report)):
+            if command in (name, "run"):
+                stage(settings)
+        return 0
+    if command == "fill-mask":
+        return fill_mask(parse_config(FillMaskConfig, _load_fill_mask, rest, prog))
+    asked = command in ("-h", "--help", "help")
+    print(USAGE, file=sys.stdout if asked else sys.stderr)
+    if command and not asked:
+        print(f"\nerror: {command}: no such command", file=sys.stderr)
+    return 0 if asked else 2
+
+
+def _load_fill_mask(path: str) -> FillMaskConfig:
+    loaded = config.load(path)
+    fields = {one.name: getattr(loaded, one.name) for one in dataclasses.fields(loaded)}
+    return FillMaskConfig(**fields)
+
+
+def pretrain(settings: TrainerConfig) -> None:
+    """Train on the cluster, or find the training done."""
+    from pipeline.stage import Stage
+    from trainer.training_run import open_instances, training_generation, training_manifest
+
+    instances = open_instances(settings)
+    instances.shards("train"), instances.shards("held_out")  # refused now, not after the training
+    generation = training_generation(settings, instances)
+    with Stage(generation) as stage:
+        if stage.manifest is not None:
+            return
+        from trainer.cluster.launch import train
+
+        train(settings, generation)
+        stage.commit(training_manifest(settings, generation, instances))
+
+
+def export(settings: TrainerConfig) -> None:
+    """Write the Hugging Face folder, or find it done."""
+    from trainer.export import export as export_stage
+
+    export_stage(settings)
+
+
+def report(settings: TrainerConfig) -> None:
+    """Write report.html and summary.json and print the summary."""
+    from tokenizers import Tokenizer
+
+    from trainer.fill_mask import fill_mask as predict
+    from trainer.report import FillMaskExample, print_summary, write_report
+    from trainer.training_run import trained_model
+
+    model, instances, _ = trained_model(settings)
+    tokenizer = Tokenizer.from_str(instances.tokenizer_json.decode())
+    examples = [
+        FillMaskExample(text=text, predictions=predict(model, tokenizer, text, 5))
+        for text in _PROMPTS
+    ]
+    print_summary(
+        write_report(
+            settings.root,
+            instances=instances,
+            masking=settings.masking,
+            fill_mask_examples=examples,
+        )
+    )
+
+
+def fill_mask(settings: FillMaskConfig) -> int:
+    """Print the likeliest tokens for each [MASK] of the text."""
+    from tokenizers import Tokenizer
+
+    from trainer.fill_mask import fill_mask as predict
+    from trainer.training_run import trained_model
+
+    model, instances, _ = trained_model(settings)
+    tokenizer = Tokenizer.from_str(instances.tokenizer_json.decode())
+    console = Console(highlight=False)
+    for number, candidates in enumerate(predict(model, tokenizer, settings.text, settings.top), 1):
+        table = Table("token", "probability", title=f"[MASK] {number}".replace("[", r"\["))
+        for one in candidates:
+            table.add_row(one.token.replace("[", r"\["), f"{one.probability:.3f}")
+        console.print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main, sys.argv[1:]))

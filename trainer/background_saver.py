@@ -1,0 +1,98 @@
+"""Checkpoints written in a thread, from a copy: training waits for one memory copy only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.config import require
+from pipeline.contract import canonical_json
+from trainer.checkpoint import AttemptFence, CheckpointRef, retain, write
+
+
+class BackgroundSaver:
+    """Saves checkpoints of one attempt, one at a time, and retires old ones after each.
+
+    A failed save is raised by the next call, and by `close` at the latest. The copy's memory
+    is kept for the next save.
+    """
+
+    def __init__(self, fence: AttemptFence, *, keep: int) -> None:
+        require(keep >= 1, "training.keep_checkpoints", keep, "must be at least 1")
+        self._fence = fence
+        self._keep = keep
+        self._copies: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}}
+        self._in_flight: Future[CheckpointRef] | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+
+    def save(
+        self,
+        *,
+        step: int,
+        model: Mapping[str, Tensor],
+        optimizer: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+    ) -> None:
+        """Copy everything and start to write; waits for a save in flight first.
+
+        Raises what that one failed with.
+        """
+        self.wait()
+        encoded = canonical_json(state)
+        copies = {
+            "model": _copy(model, self._copies["model"]),
+            "optimizer": _copy(optimizer, self._copies["optimizer"]),
+        }
+        self._copies = copies
+        self._in_flight = self._thread.submit(self._write, step, copies, encoded)
+
+    def wait(self) -> CheckpointRef | None:
+        """Wait for the save in flight and return what it committed; None if there is none."""
+        in_flight, self._in_flight = self._in_flight, None
+        return None if in_flight is None else in_flight.result()
+
+    def close(self) -> None:
+        """Wait for the save in flight and end the thread; raises what the save failed with."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+
+    def _write(
+        self, step: int, copies: dict[str, dict[str, Tensor]], state: bytes
+    ) -> CheckpointRef:
+        ref = write(self._fence, step, copies["model"], copies["optimizer"], state)
+        retain(self._fence, keep=self._keep)
+        return ref
+
+    def __enter__(self) -> BackgroundSaver:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except Exception as failure:
+            if error is None:
+                raise
+            # What ended the training comes first; that a save failed too is said beside it.
+            error.add_note(f"the checkpoint in flight failed too: {failure}")
+
+
+def _copy(tensors: Mapping[str, Tensor], reusable: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    copies = {}
+    for name, tensor in tensors.items():
+        copy = reusable.get(name)
+        if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
+            copy = torch.empty(tensor.shape, dtype=tensor.dtype)
+        copies[name] = copy.copy_(tensor.detach())
+    return copies

@@ -1,0 +1,368 @@
+"""Checkpoints: committed whole or not at all, verified before use, written by one attempt only.
+
+Below a training generation:
+
+    attempts/0001.json                        one for every attempt, by conditional create
+    checkpoints/step-000000100-attempt-0001/  model.safetensors, optimizer.safetensors,
+                                              state.json, and manifest.json last
+    latest.json                               the newest one, moved by compare-and-swap
+
+A folder without a manifest is a save that did not end; it is passed over and named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from pipeline.commit import Generation
+from pipeline.config import require
+from pipeline.contract import MANIFEST_VERSION, ObjectEntry, canonical_json
+from pipeline.errors import ConflictError, CorruptError
+from pipeline.storage import Storage, sha256
+
+MODEL = "model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+STATE = "state.json"
+MANIFEST = "manifest.json"
+POINTER = "latest.json"
+
+_FOLDER = re.compile(r"checkpoints/step-(\d{9,})-attempt-(\d{4,})/")
+_CHUNK_BYTES = 1 << 26
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRef:
+    """Names one committed checkpoint of a training generation, and its very bytes."""
+
+    step: int
+    """Updates done."""
+    attempt: int
+    manifest_sha256: str
+
+    @property
+    def name(self) -> str:
+        """Its folder below the generation."""
+        return _folder(self.step, self.attempt)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form latest.json holds and rank 0 broadcasts."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> CheckpointRef:
+        """Rebuild a reference from `to_json`."""
+        return CheckpointRef(**value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What a run goes on from; tensors are on the CPU, exact to the bit."""
+
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFence:
+    """The right of one attempt to write checkpoints; it ends when the next attempt begins."""
+
+    generation: Generation
+    attempt: int
+
+    @staticmethod
+    def take(generation: Generation) -> AttemptFence:
+        """Begin the next attempt: from here on no earlier one can commit a checkpoint.
+
+        Take it before you look for the latest checkpoint, or an earlier attempt could still
+        commit one that you do not see.
+        """
+        storage = generation.storage
+        attempt = max(_attempts(storage, generation), default=0) + 1
+        # Bytes of our own, or two attempts that create the same number would both succeed.
+        mark = canonical_json({"attempt": secrets.token_hex(16)})
+        while True:
+            try:
+                storage.create(generation.name(_attempt_name(attempt)), mark)
+                return AttemptFence(generation, attempt)
+            except ConflictError:
+                attempt += 1
+
+    def require_newest(self, storage: Storage) -> None:
+        """Raise ConflictError if a later attempt has begun."""
+        # Numbers are taken without gaps, so looking for the next one is enough.
+        if storage.size(self.generation.name(_attempt_name(self.attempt + 1))) is not None:
+            raise ConflictError(
+                f"{self.generation.root}/{self.generation.prefix}: attempt {self.attempt} was "
+                "superseded by a later attempt of the same run and may not write checkpoints; "
+                "this worker group was cut off and must end"
+            )
+
+
+def _attempts(storage: Storage, generation: Generation) -> Iterator[int]:
+    for name, _ in storage.list(generation.name("attempts")):
+        match = re.fullmatch(r"attempts/(\d{4,})\.json", name.removeprefix(generation.name("")))
+        if match is not None:
+            yield int(match[1])
+
+
+def _attempt_name(attempt: int) -> str:
+    return f"attempts/{attempt:04d}.json"
+
+
+def _folder(step: int, attempt: int) -> str:
+    return f"checkpoints/step-{step:09d}-attempt-{attempt:04d}"
+
+
+def save(
+    fence: AttemptFence,
+    *,
+    step: int,
+    model: Mapping[str, Tensor],
+    optimizer: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+) -> CheckpointRef:
+    """Commit a checkpoint under a new name and point latest.json at it.
+
+    Tensors are contiguous, on the CPU, and none shares memory with another. `state` is JSON.
+    Raises ConflictError if a later attempt has begun; nothing is then published.
+    """
+    return write(fence, step, model, optimizer, canonical_json(state))
+
+
+def write(
+    fence: AttemptFence,
+    step: int,
+    model: Mapping[str, Tensor],
+    optimizer: Mapping[str, Tensor],
+    state: bytes,
+) -> CheckpointRef:
+    """Do what `save` does, with a state that is serialised already."""
+    generation = fence.generation
+    storage = generation.storage
+    folder = _folder(step, fence.attempt)
+    fence.require_newest(storage)
+    entries = []
+    # One file after the other: only one is in memory twice.
+    for name, tensors in ((MODEL, model), (OPTIMIZER, optimizer), (STATE, None)):
+        data = state if tensors is None else safetensors.torch.save(dict(tensors))
+        storage.create(generation.name(f"{folder}/{name}"), data)
+        entries.append(asdict(ObjectEntry.of(name, data)))
+    manifest = canonical_json(
+        {
+            "attempt": fence.attempt,
+            "fingerprint": generation.fingerprint,
+            "objects": entries,
+            "step": step,
+            "version": MANIFEST_VERSION,
+        }
+    )
+    storage.create(generation.name(f"{folder}/{MANIFEST}"), manifest)
+    ref = CheckpointRef(step=step, attempt=fence.attempt, manifest_sha256=sha256(manifest))
+    try:
+        # Now a later attempt either sees this checkpoint, or is seen here.
+        fence.require_newest(storage)
+        _point(storage, fence, ref)
+    except ConflictError:
+        storage.delete(generation.name(f"{folder}/{MANIFEST}"))
+        raise
+    return ref
+
+
+def _point(storage: Storage, fence: AttemptFence, ref: CheckpointRef) -> None:
+    """Move latest.json to `ref`; ConflictError if a later attempt has moved it."""
+    name = fence.generation.name(POINTER)
+    while True:
+        found = None if storage.size(name) is None else storage.read(name)
+        if found is not None:
+            pointed = CheckpointRef.from_json(_parsed(found, f"{storage.uri}/{name}"))
+            if pointed.attempt > ref.attempt:
+                raise ConflictError(
+                    f"{storage.uri}/{name}: points at {pointed.name}, of a later attempt than "
+                    f"{ref.name}; this worker group was cut off and must end"
+                )
+        if storage.replace_if(name, found, canonical_json(ref.to_json())):
+            return
+
+
+def latest(generation: Generation) -> tuple[CheckpointRef | None, tuple[str, ...]]:
+    """Return the newest checkpoint (by step, then attempt) whose every byte verifies.
+
+    And why newer ones were passed over: not complete, cut short, changed, or of another run;
+    each is logged as a warning too. None if there is no checkpoint.
+    Raises StorageError where the store does not answer: that is no reason to pass one over.
+    """
+    storage = generation.storage
+    skipped: list[str] = []
+    for step, attempt in _newest_first(storage, generation):
+        try:
+            return _verify(storage, generation, step, attempt), tuple(skipped)
+        except CorruptError as error:
+            _log.warning("checkpoint passed over: %s", error)
+            skipped.append(str(error))
+    return None, tuple(skipped)
+
+
+def load(generation: Generation, ref: CheckpointRef) -> Checkpoint:
+    """Read and verify a checkpoint.
+
+    Raises CorruptError, naming the object, unless all its bytes are what `ref` stands for, and
+    if it was made by a run of another fingerprint.
+    """
+    storage = generation.storage
+    read = {
+        entry.name: _read_object(storage, generation.name(f"{ref.name}/{entry.name}"), entry)
+        for entry in _entries(storage, generation, ref)
+    }
+    return Checkpoint(
+        model=safetensors.torch.load(read[MODEL]),
+        optimizer=safetensors.torch.load(read[OPTIMIZER]),
+        state=_parsed(read[STATE], f"{storage.uri}/{generation.name(ref.name)}/{STATE}"),
+    )
+
+
+def load_model(generation: Generation, ref: CheckpointRef) -> dict[str, Tensor]:
+    """Read and verify the model's tensors only; raises like `load`."""
+    storage = generation.storage
+    entries = {entry.name: entry for entry in _entries(storage, generation, ref)}
+    name = generation.name(f"{ref.name}/{MODEL}")
+    return dict(safetensors.torch.load(_read_object(storage, name, entries[MODEL])))
+
+
+def retain(fence: AttemptFence, *, keep: int) -> tuple[str, ...]:
+    """Delete what is older than the newest `keep` committed checkpoints; return its names.
+
+    The newest one is read back and verified first; nothing is deleted unless it, or one before
+    it, verifies, and never that one. Left-overs of saves that did not end go with the old ones.
+    Raises ConfigError for keep < 1, ConflictError if a later attempt has begun.
+    """
+    require(keep >= 1, "training.keep_checkpoints", keep, "must be at least 1")
+    generation = fence.generation
+    storage = generation.storage
+    newest, _ = latest(generation)
+    if newest is None:
+        return ()
+    fence.require_newest(storage)
+    kept = 1
+    removed = []
+    for step, attempt in _newest_first(storage, generation):
+        if (step, attempt) >= (newest.step, newest.attempt):
+            continue
+        folder = generation.name(_folder(step, attempt))
+        if kept < keep and storage.size(f"{folder}/{MANIFEST}") is not None:
+            kept += 1
+            continue
+        # The manifest first: from then on it is no checkpoint, at a kill in between too.
+        storage.delete(f"{folder}/{MANIFEST}")
+        for name, _ in list(storage.list(f"{folder}/")):
+            storage.delete(name)
+        removed.append(_folder(step, attempt))
+    return tuple(removed)
+
+
+def _newest_first(storage: Storage, generation: Generation) -> list[tuple[int, int]]:
+    """Return (step, attempt) of every folder, complete or not."""
+    start = generation.name("")
+    found = set()
+    for name, _ in storage.list(generation.name("checkpoints")):
+        match = _FOLDER.match(name.removeprefix(start))
+        if match is not None:
+            found.add((int(match[1]), int(match[2])))
+    return sorted(found, reverse=True)
+
+
+def _verify(storage: Storage, generation: Generation, step: int, attempt: int) -> CheckpointRef:
+    folder = generation.name(_folder(step, attempt))
+    uri = f"{storage.uri}/{folder}"
+    if storage.size(f"{folder}/{MANIFEST}") is None:
+        raise CorruptError(f"{uri}: has no {MANIFEST}: the save did not end")
+    digest = sha256(storage.read(f"{folder}/{MANIFEST}"))
+    ref = CheckpointRef(step=step, attempt=attempt, manifest_sha256=digest)
+    for entry in _entries(storage, generation, ref):
+        name = f"{folder}/{entry.name}"
+        _check_size(storage, name, entry)
+        found = hashlib.sha256()
+        for offset in range(0, entry.bytes, _CHUNK_BYTES):
+            length = min(_CHUNK_BYTES, entry.bytes - offset)
+            found.update(storage.read_range(name, offset, length))
+        _check_digest(storage, name, entry, found.hexdigest())
+    return ref
+
+
+def _entries(
+    storage: Storage, generation: Generation, ref: CheckpointRef
+) -> tuple[ObjectEntry, ...]:
+    """Return what the manifest of `ref` names, if it is that manifest, of this run."""
+    name = generation.name(f"{ref.name}/{MANIFEST}")
+    uri = f"{storage.uri}/{name}"
+    data = storage.read(name)
+    if sha256(data) != ref.manifest_sha256:
+        raise CorruptError(f"{uri}: SHA-256 {sha256(data)} instead of {ref.manifest_sha256}")
+    manifest = _parsed(data, uri)
+    expected = {
+        "attempt": ref.attempt,
+        "fingerprint": generation.fingerprint,
+        "step": ref.step,
+        "version": MANIFEST_VERSION,
+    }
+    for key, value in expected.items():
+        if manifest.get(key) != value:
+            raise CorruptError(
+                f"{uri}: {key} is {manifest.get(key)!r} instead of {value!r}: it belongs to "
+                "another run or was changed"
+            )
+    try:
+        entries = tuple(ObjectEntry(**entry) for entry in manifest["objects"])
+    except (KeyError, TypeError) as error:
+        raise CorruptError(f"{uri}: not a checkpoint's manifest ({error!r})") from None
+    if [entry.name for entry in entries] != [MODEL, OPTIMIZER, STATE]:
+        raise CorruptError(f"{uri}: does not name {MODEL}, {OPTIMIZER} and {STATE}")
+    return entries
+
+
+def _read_object(storage: Storage, name: str, entry: ObjectEntry) -> bytes:
+    _check_size(storage, name, entry)
+    data = storage.read(name)
+    _check_digest(storage, name, entry, sha256(data))
+    return data
+
+
+def _check_size(storage: Storage, name: str, entry: ObjectEntry) -> None:
+    size = storage.size(name)
+    if size is None:
+        raise CorruptError(f"{storage.uri}/{name}: is missing, its manifest names it")
+    if size != entry.bytes:
+        raise CorruptError(
+            f"{storage.uri}/{name}: {size} bytes, its manifest says {entry.bytes}: cut short or "
+            "overwritten"
+        )
+
+
+def _check_digest(storage: Storage, name: str, entry: ObjectEntry, digest: str) -> None:
+    if digest != entry.sha256:
+        raise CorruptError(
+            f"{storage.uri}/{name}: SHA-256 {digest}, its manifest says {entry.sha256}: its bytes "
+            "were changed"
+        )
+
+
+def _parsed(data: bytes, uri: str) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise CorruptError(f"{uri}: not valid JSON ({error}): cut short or changed") from None
+    if not isinstance(value, dict):
+        raise CorruptError(f"{uri}: not a JSON object: it was changed")
+    return value

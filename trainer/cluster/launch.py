@@ -1,0 +1,117 @@
+"""Launch a training run on the cluster and see it through: workers, restarts, progress."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
+os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
+import ray
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from pipeline.commit import Generation
+from pipeline.errors import ClusterError, StorageError
+from pipeline.progress import progress
+from pipeline.ray_session import ray_session
+from trainer.cluster.worker import train_worker
+from trainer.config import TrainerConfig
+from trainer.journal import read_journal
+
+_POLL_SECONDS = 2.0
+
+
+def train(config: TrainerConfig, generation: Generation) -> None:
+    """Train to the last step; a failed worker group is started again from the last checkpoint.
+
+    Raises ClusterError if the cluster lacks the workers' resources, and the workers' own error
+    when `training.max_restarts` are used up.
+    """
+    training = config.training
+    with ray_session(
+        ray,
+        config.ray_address,
+        cpus=training.workers * training.threads_per_worker,
+        object_store_bytes=config.cluster.object_store_bytes,
+    ):
+        _fit(config, generation)
+
+
+def _fit(config: TrainerConfig, generation: Generation) -> None:
+    training = config.training
+    use_gpu = _use_gpu(config)
+    _require_resources(config, use_gpu)
+    trainer = TorchTrainer(
+        train_worker,
+        train_loop_config={"config": config, "generation": generation},
+        scaling_config=ScalingConfig(
+            num_workers=training.workers,
+            use_gpu=use_gpu,
+            resources_per_worker={
+                "CPU": training.threads_per_worker,
+                **({"GPU": 1} if use_gpu else {}),
+            },
+        ),
+        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
+        run_config=RunConfig(
+            # Ray's own notes on the run; what is resumed from is our newest verified checkpoint.
+            name=f"launch-{time.time_ns()}",
+            storage_path=f"{generation.root}/{generation.prefix}/ray_train",
+            failure_config=FailureConfig(max_failures=training.max_restarts),
+        ),
+    )
+    with _progress(generation, training.total_steps):
+        trainer.fit()
+
+
+def _use_gpu(config: TrainerConfig) -> bool:
+    if config.training.device == "auto":
+        return bool(ray.cluster_resources().get("GPU", 0) >= config.training.workers)
+    return config.training.device == "cuda"
+
+
+def _require_resources(config: TrainerConfig, use_gpu: bool) -> None:
+    available = ray.cluster_resources()
+    training = config.training
+    wanted = {"CPU": training.workers * training.threads_per_worker}
+    if use_gpu:
+        wanted["GPU"] = training.workers
+    for kind, amount in wanted.items():
+        if available.get(kind, 0) < amount:
+            raise ClusterError(
+                f"training.workers = {training.workers}: want {amount} {kind}, the cluster has "
+                f"{available.get(kind, 0):g}; lower training.workers or "
+                "training.threads_per_worker, or add nodes"
+            )
+
+
+@contextmanager
+def _progress(generation: Generation, total_steps: int) -> Iterator[None]:
+    """Show the steps done, read from the run's journal, while the block runs."""
+    stop = threading.Event()
+    with progress("pretrain: steps", total_steps, "units") as advance:
+        watcher = threading.Thread(target=_watch, args=(generation, stop, advance), daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            watcher.join()
+
+
+def _watch(generation: Generation, stop: threading.Event, advance: Any) -> None:
+    shown = 0
+    while not stop.wait(_POLL_SECONDS):
+        try:
+            records = read_journal(generation)
+        except StorageError:  # a store that does not answer costs a moment of the bar, no more
+            continue
+        if records and records[-1]["step"] > shown:
+            advance(records[-1]["step"] - shown)
+            shown = records[-1]["step"]

@@ -1,0 +1,141 @@
+"""The pre-training run of one worker: restore, step, record, evaluate, save. No Ray."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from pipeline.commit import Generation
+from pipeline.instance_set import InstanceSet
+from trainer.checkpoint import CheckpointRef, latest, load
+from trainer.config import TrainerConfig
+from trainer.loader import Loader, evaluation_batches
+from trainer.models.bert import BertForPreTraining
+from trainer.optim import load_optimizer_tensors, make_optimizer
+from trainer.recorder import Progress, Recorder
+from trainer.schedule import learning_rate
+from trainer.step import EvalResult, evaluate, train_step
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One rank of a run and what it computes on."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    group: dist.ProcessGroup | None
+
+
+def pretrain(config: TrainerConfig, generation: Generation, worker: Worker) -> None:
+    """Train from the newest verified checkpoint to the last step, and leave result.json.
+
+    Every rank of the group calls it. Raises what its parts raise: TrainingError, CorruptError.
+    """
+    torch.set_num_threads(config.training.threads_per_worker)
+    instances = InstanceSet.open(config.root)
+    special = instances.special_ids
+    model = BertForPreTraining(
+        config.model, instances.vocab_size, special["[PAD]"], seed=config.seed
+    ).to(worker.device)
+    optimizer = make_optimizer(model, config.optimizer)
+    progress = _restore(generation, worker, model, optimizer)
+    recorder = Recorder(config, generation, progress) if worker.rank == 0 else None
+    training = config.training
+    loader = Loader(
+        instances,
+        seed=config.seed,
+        rules=config.masking,
+        lanes=training.lanes,
+        window_batches=training.window_batches,
+        batch_size=training.batch_size,
+        micro_batch_size=training.micro_batch_size,
+        rank=worker.rank,
+        world_size=worker.world_size,
+        state=progress.loader,
+        prefetch=training.prefetch_steps,
+    )
+    with loader, recorder or nullcontext():
+        while progress.step < training.total_steps:
+            started = time.monotonic()
+            batches = next(loader)
+            wait_seconds = time.monotonic() - started
+            rate = learning_rate(
+                progress.step,
+                total_steps=training.total_steps,
+                peak=config.optimizer.learning_rate,
+                schedule=config.schedule,
+            )
+            result = train_step(
+                model,
+                optimizer,
+                batches.micro_batches,
+                step=progress.step,
+                seed=config.seed,
+                rank=worker.rank,
+                learning_rate=rate,
+                clip_norm=config.optimizer.clip_norm,
+                precision=training.precision,
+                device=worker.device,
+                group=worker.group,
+            )
+            progress.step += 1
+            progress.sequences_seen += batches.sequences
+            progress.tokens_seen += result.tokens
+            progress.loader = batches.state_after
+            if recorder:
+                recorder.step(result, progress, rate, wait_seconds, time.monotonic() - started)
+            every = config.evaluation.every_steps
+            if every and progress.step % every == 0 and progress.step < training.total_steps:
+                evaluation = _evaluate(config, instances, worker, model)
+                if recorder:
+                    recorder.evaluation(progress.step, evaluation)
+            if recorder:
+                recorder.save_when_due(model, optimizer, progress)
+        evaluation = _evaluate(config, instances, worker, model)
+        if recorder:
+            recorder.evaluation(progress.step, evaluation)
+            recorder.finish(model, optimizer, progress, evaluation, instances)
+    if worker.group is not None:
+        dist.barrier(group=worker.group)
+
+
+def _restore(
+    generation: Generation,
+    worker: Worker,
+    model: BertForPreTraining,
+    optimizer: torch.optim.AdamW,
+) -> Progress:
+    """Load the newest checkpoint that verifies; rank 0 picks it for every rank."""
+    chosen: list[Any] = [None]
+    if worker.rank == 0:
+        ref, _ = latest(generation)
+        chosen = [ref.to_json() if ref else None]
+    if worker.group is not None:
+        dist.broadcast_object_list(chosen, src=0, group=worker.group, device=worker.device)
+    if chosen[0] is None:
+        return Progress()
+    checkpoint = load(generation, CheckpointRef.from_json(chosen[0]))
+    model.load_state_dict(checkpoint.model)
+    load_optimizer_tensors(optimizer, model, checkpoint.optimizer)
+    return Progress.from_json(checkpoint.state)
+
+
+def _evaluate(
+    config: TrainerConfig, instances: InstanceSet, worker: Worker, model: BertForPreTraining
+) -> EvalResult:
+    batches = evaluation_batches(
+        instances,
+        seed=config.seed,
+        rules=config.masking,
+        rank=worker.rank,
+        world_size=worker.world_size,
+        batch_size=config.evaluation.batch_size,
+        max_instances=config.evaluation.max_instances,
+    )
+    return evaluate(model, batches, device=worker.device, group=worker.group)

@@ -1,0 +1,227 @@
+"""What rank 0 leaves of a run: metrics, checkpoints, and the result at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.commit import Generation
+from pipeline.contract import canonical_json
+from pipeline.instance_set import InstanceSet
+from pipeline.metrics import TrainingMetrics
+from trainer.background_saver import BackgroundSaver
+from trainer.checkpoint import AttemptFence
+from trainer.config import TrainerConfig
+from trainer.journal import Journal
+from trainer.loader import LoaderState
+from trainer.models.bert import BertForPreTraining
+from trainer.optim import optimizer_tensors
+from trainer.step import EvalResult, StepResult
+
+RESULT = "result.json"
+METRICS_TEXT = "metrics.prom"
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """What a checkpoint keeps beside the tensors."""
+
+    step: int = 0
+    sequences_seen: int = 0
+    tokens_seen: int = 0
+    loader: LoaderState | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form a checkpoint keeps."""
+        loader = self.loader.to_json() if self.loader else None
+        return {
+            "step": self.step,
+            "sequences_seen": self.sequences_seen,
+            "tokens_seen": self.tokens_seen,
+            "loader": loader,
+        }
+
+    @staticmethod
+    def from_json(state: Mapping[str, Any]) -> Progress:
+        """Rebuild from `to_json`."""
+        loader = LoaderState.from_json(state["loader"]) if state["loader"] else None
+        return Progress(
+            step=state["step"],
+            sequences_seen=state["sequences_seen"],
+            tokens_seen=state["tokens_seen"],
+            loader=loader,
+        )
+
+
+@dataclass(slots=True)
+class Window:
+    """Sums since the last record of metrics.jsonl."""
+
+    started: float = field(default_factory=time.monotonic)
+    steps: int = 0
+    tokens: int = 0
+    mlm_loss: float = 0.0
+    pair_loss: float = 0.0
+    mlm_correct: int = 0
+    masked_tokens: int = 0
+    data_wait_seconds: float = 0.0
+
+    def add(self, result: StepResult, wait_seconds: float) -> None:
+        """Count one step."""
+        self.steps += 1
+        self.tokens += result.tokens
+        self.mlm_loss += result.mlm_loss
+        self.pair_loss += result.pair_loss
+        self.mlm_correct += result.mlm_correct
+        self.masked_tokens += result.masked_tokens
+        self.data_wait_seconds += wait_seconds
+
+    def record(self) -> dict[str, Any]:
+        """Return the means of the steps counted."""
+        seconds = time.monotonic() - self.started
+        return {
+            "data_wait_seconds": self.data_wait_seconds / self.steps,
+            "mlm_accuracy": self.mlm_correct / self.masked_tokens,
+            "mlm_loss": self.mlm_loss / self.steps,
+            "pair_loss": self.pair_loss / self.steps,
+            "step_seconds": seconds / self.steps,
+            "tokens_per_second": self.tokens / seconds,
+        }
+
+
+class Recorder:
+    """Journal, Prometheus metrics and checkpoints of one attempt; used on rank 0 only."""
+
+    def __init__(self, config: TrainerConfig, generation: Generation, progress: Progress) -> None:
+        self._config = config
+        self._generation = generation
+        self._fence = AttemptFence.take(generation)
+        self._saver = BackgroundSaver(self._fence, keep=config.training.keep_checkpoints)
+        self._journal = Journal(generation, progress.step)
+        self._metrics = TrainingMetrics()
+        if config.cluster.metrics_port:
+            self._metrics.serve(config.cluster.metrics_port)
+        self._window = Window()
+        self._started = self._saved = time.monotonic()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._journal.flush()
+        self._saver.__exit__(kind, error, trace)
+
+    def step(
+        self,
+        result: StepResult,
+        progress: Progress,
+        rate: float,
+        wait_seconds: float,
+        seconds: float,
+    ) -> None:
+        """Count one step; every `training.log_steps` a record goes to the journal."""
+        self._window.add(result, wait_seconds)
+        metrics = self._metrics
+        metrics.loss.labels("masked_lm").set(result.mlm_loss)
+        metrics.loss.labels("next_sentence").set(result.pair_loss)
+        metrics.step.set(progress.step)
+        metrics.tokens.inc(result.tokens)
+        metrics.sequences.inc(result.pairs)
+        metrics.step_seconds.observe(seconds)
+        metrics.data_wait_seconds.inc(wait_seconds)
+        training = self._config.training
+        if progress.step % training.log_steps and progress.step < training.total_steps:
+            return
+        record = {
+            "kind": "train",
+            "attempt": self._fence.attempt,
+            "grad_norm": result.grad_norm,
+            "learning_rate": rate,
+            "seconds": time.monotonic() - self._started,
+            "sequences_seen": progress.sequences_seen,
+            "step": progress.step,
+            "tokens_seen": progress.tokens_seen,
+            **self._window.record(),
+        }
+        self._journal.write(record)
+        self._window = Window()
+
+    def evaluation(self, step: int, result: EvalResult) -> None:
+        """Record an evaluation."""
+        self._metrics.evaluation_loss.labels("masked_lm").set(result.mlm_loss_nats)
+        self._metrics.evaluation_loss.labels("next_sentence").set(result.pair_loss)
+        self._journal.write({"kind": "evaluation", "step": step, **asdict(result)})
+        # Evaluation is no part of the next record's step time.
+        self._window = Window()
+
+    def save_when_due(
+        self, model: BertForPreTraining, optimizer: torch.optim.AdamW, progress: Progress
+    ) -> None:
+        """Start a checkpoint where `training.checkpoint_seconds` have passed since the last."""
+        if time.monotonic() - self._saved >= self._config.training.checkpoint_seconds:
+            self._save(model, optimizer, progress)
+            self._saved = time.monotonic()
+
+    def _save(
+        self, model: BertForPreTraining, optimizer: torch.optim.AdamW, progress: Progress
+    ) -> None:
+        self._saver.save(
+            step=progress.step,
+            model=model.state_dict(),
+            optimizer=optimizer_tensors(optimizer, model),
+            state=progress.to_json(),
+        )
+        self._generation.storage.replace(self._generation.name(METRICS_TEXT), self._metrics.text())
+
+    def finish(
+        self,
+        model: BertForPreTraining,
+        optimizer: torch.optim.AdamW,
+        progress: Progress,
+        evaluation: EvalResult,
+        instances: InstanceSet,
+    ) -> None:
+        """Save the last checkpoint and write result.json, which the manifest is made from."""
+        self._save(model, optimizer, progress)
+        ref = self._saver.wait()
+        assert ref is not None  # `_save` has just put one in flight
+        result = {
+            "checkpoint": ref.to_json(),
+            "evaluation": asdict(evaluation),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "sequences_seen": progress.sequences_seen,
+            "steps": progress.step,
+            "tokens_seen": progress.tokens_seen,
+            "unigram_entropy_nats": unigram_entropy_nats(instances),
+        }
+        self._generation.storage.replace(self._generation.name(RESULT), canonical_json(result))
+
+
+def unigram_entropy_nats(instances: InstanceSet) -> float:
+    """Return the entropy of the held-out tokens' frequencies, special tokens left out.
+
+    It is the loss of the best model that knows word frequencies and nothing else.
+    """
+    counts = np.zeros(instances.vocab_size, dtype=np.int64)
+    for shard in instances.shards("held_out"):
+        for number in range(len(shard.batch_rows)):
+            rows = instances.read_rows(shard, number)
+            ids = rows.input_ids.copy()
+            if rows.masked_offsets is not None:
+                starts = np.repeat(rows.offsets[:-1], np.diff(rows.masked_offsets))
+                ids[starts + rows.masked_positions] = rows.masked_lm_ids
+            counts += np.bincount(ids, minlength=instances.vocab_size)
+    counts[list(instances.special_ids.values())] = 0
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())

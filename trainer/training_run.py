@@ -1,0 +1,76 @@
+"""Where a training run lives and what it depends on; its manifest once it has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pipeline.commit import Generation, current, parse_json, require_same_identity
+from pipeline.contract import fingerprint
+from pipeline.identity import instances_identity
+from pipeline.instance_set import COMMAND, InstanceSet
+from trainer.checkpoint import CheckpointRef, load_model
+from trainer.config import TrainerConfig, training_identity
+from trainer.models.bert import BertForPreTraining
+from trainer.recorder import RESULT
+
+PRETRAIN_COMMAND = "python -m trainer pretrain"
+
+
+def open_instances(config: TrainerConfig) -> InstanceSet:
+    """Open the run's current instances; InputError unless the config's data half made them."""
+    instances = InstanceSet.open(config.root)
+    require_same_identity(
+        instances.generation,
+        instances.manifest["identity"],
+        instances_identity(config),
+        COMMAND,
+    )
+    return instances
+
+
+def training_generation(config: TrainerConfig, instances: InstanceSet) -> Generation:
+    """Return the generation of this config over these instances."""
+    name = fingerprint(
+        "training",
+        identity=training_identity(config),
+        inputs={"instances": instances.generation.fingerprint},
+        # The local part ("+cpu") tells builds of one release apart, which resume each other.
+        versions={"torch": torch.__version__.split("+")[0]},
+    )
+    return Generation(config.root, "training", name)
+
+
+def training_manifest(
+    config: TrainerConfig, generation: Generation, instances: InstanceSet
+) -> dict[str, Any]:
+    """Return the manifest of a run whose workers have ended, from the result they left."""
+    name = generation.name(RESULT)
+    result = parse_json(generation.storage.read(name), f"{generation.root}/{name}")
+    return {
+        **result,
+        "identity": training_identity(config),
+        "inputs": {"instances": instances.generation.fingerprint},
+    }
+
+
+def trained_model(config: TrainerConfig) -> tuple[BertForPreTraining, InstanceSet, Generation]:
+    """Load the model of the run's finished training, on the CPU, with the instances it learned from.
+
+    Raises InputError if the config's training has not ended.
+    """
+    instances = open_instances(config)
+    generation, manifest = current(config.root, "training", PRETRAIN_COMMAND)
+    require_same_identity(
+        generation,
+        {**manifest["identity"], "instances": manifest["inputs"]["instances"]},
+        {**training_identity(config), "instances": instances.generation.fingerprint},
+        PRETRAIN_COMMAND,
+    )
+    model = BertForPreTraining(
+        config.model, instances.vocab_size, instances.special_ids["[PAD]"], seed=config.seed
+    )
+    ref = CheckpointRef.from_json(manifest["checkpoint"])
+    model.load_state_dict(load_model(generation, ref))
+    return model.eval(), instances, generation
