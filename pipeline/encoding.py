@@ -100,7 +100,7 @@ class WordPieceEncoder:
             return
         ids, starts = self._pieces.ids_of(self._words.words(self._known))
         self._id_starts = np.concatenate((self._id_starts, starts[1:] + self._id_starts[-1]))
-        self._ids = np.concatenate((self._ids, ids))
+        self._ids = np.concatenate((self._ids, ids), dtype=self.id_dtype)
         self._known = len(self._words)
 
 

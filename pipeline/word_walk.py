@@ -124,7 +124,7 @@ def _intern(
         if entry == 0:
             break
         if slots[2 * slot] == key and (entry >> np.uint64(32)) == np.uint64(length):
-            number = np.int64(entry & np.uint64(0xFFFFFFFF)) - 1
+            number: Integer = np.int64(entry & np.uint64(0xFFFFFFFF)) - 1
             if word_lanes == 1:
                 return number
             start = lane_starts[number]
@@ -147,27 +147,6 @@ def _intern(
     state[COUNT] = number + 1
     state[_LANES] = start + word_lanes
     return number
-
-
-@nb.njit(cache=True, _nrt=False, inline="always")
-def _emit(
-    slots: NDArray[np.uint64],
-    lane_starts: NDArray[np.int64],
-    lengths: NDArray[np.int32],
-    lanes: NDArray[np.uint64],
-    state: NDArray[np.int64],
-    word: NDArray[np.uint64],
-    lane: np.uint64,
-    length: Integer,
-    digest: np.uint64,
-    numbers: NDArray[np.int32],
-    count: Integer,
-) -> bool:
-    number = _intern(slots, lane_starts, lengths, lanes, state, word, lane, length, digest)
-    if number < 0:
-        return False
-    numbers[count] = number
-    return True
 
 
 @nb.njit(cache=True, _nrt=False)
@@ -251,41 +230,29 @@ def walk(
                 if kind == JOIN:
                     lane, length, digest = _push_code_point(word, lane, length, digest, point)
                 elif kind != DROP:
-                    if length:
-                        if not _emit(
-                            slots,
-                            lane_starts,
-                            lengths,
-                            lanes,
-                            state,
-                            word,
-                            lane,
-                            length,
-                            digest,
-                            numbers,
-                            count,
-                        ):
-                            return FULL, row, row_start
-                        count += 1
-                        lane, length, digest = np.uint64(0), np.int64(0), np.uint64(0)
-                    if kind == ALONE:
-                        lane, length, digest = _push_code_point(word, lane, length, digest, point)
-                        if not _emit(
-                            slots,
-                            lane_starts,
-                            lengths,
-                            lanes,
-                            state,
-                            word,
-                            lane,
-                            length,
-                            digest,
-                            numbers,
-                            count,
-                        ):
-                            return FULL, row, row_start
-                        count += 1
-                        lane, length, digest = np.uint64(0), np.int64(0), np.uint64(0)
+                    # Ends the word before it; a character that stands alone is the next one.
+                    for part in range(2 if kind == ALONE else 1):
+                        if part:
+                            lane, length, digest = _push_code_point(
+                                word, lane, length, digest, point
+                            )
+                        if length:
+                            number = _intern(
+                                slots,
+                                lane_starts,
+                                lengths,
+                                lanes,
+                                state,
+                                word,
+                                lane,
+                                length,
+                                digest,
+                            )
+                            if number < 0:
+                                return FULL, row, row_start
+                            numbers[count] = number
+                            count += 1
+                            lane, length, digest = np.uint64(0), np.int64(0), np.uint64(0)
             if position > end:
                 break
         row_ends[row] = count

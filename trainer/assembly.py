@@ -85,7 +85,7 @@ def concatenate(pieces: Sequence[Instances]) -> Instances:
 
 
 def _join(columns: Sequence[Ragged]) -> Ragged:
-    lengths = np.concatenate([np.diff(offsets) for _, offsets in columns])
+    lengths = np.concatenate([offsets[1:] - offsets[:-1] for _, offsets in columns])
     offsets = np.zeros(lengths.size + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return np.concatenate([values for values, _ in columns]), offsets

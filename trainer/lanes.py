@@ -20,7 +20,9 @@ class _Lane:
     """Next row of the epoch's sequence."""
     end: int
     window: Instances | None = None
-    """What is left of the window that `row` stands in, shuffled."""
+    """The window that `row` stands in, shuffled."""
+    taken: int = 0
+    """Instances of it that were handed out."""
 
 
 class RankLanes:
@@ -69,12 +71,12 @@ class RankLanes:
 
     def _next(self, lane: _Lane, last: int) -> Instances:
         """Return rows of a lane up to `last` or to the end of its window."""
-        if lane.window is None:
-            lane.window = self._open_window(lane)
-        have = lane.window.count
-        piece = lane.window.span(0, min(have, last - lane.row))
-        lane.window = None if piece.count == have else lane.window.span(piece.count, have)
-        lane.row += piece.count
+        if lane.window is None or lane.taken == lane.window.count:
+            lane.window, lane.taken = self._open_window(lane), 0
+        end = min(lane.taken + last - lane.row, lane.window.count)
+        piece = lane.window.span(lane.taken, end)
+        lane.row += end - lane.taken
+        lane.taken = end
         return piece
 
     def _open_window(self, lane: _Lane) -> Instances:

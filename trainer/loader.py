@@ -25,9 +25,10 @@ from trainer.batch import Batch
 from trainer.epoch_order import EpochOrder, RecordBatches, sequences_in_step, steps_in_epoch
 from trainer.lanes import RankLanes
 
-# Steps are assembled in chunks of about so many rows: what Python costs a lane is then spread
-# over rows enough, also where a lane gives one row a step.
+# Steps are assembled in chunks of about so many rows, and so many rows of each lane: what
+# Python costs a chunk and a lane is then spread over rows enough, also at one row a step.
 _CHUNK_ROWS = 1024
+_CHUNK_ROWS_PER_LANE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +173,8 @@ class Loader:
 
     def _produce(self, state: LoaderState) -> Iterator[StepBatches]:
         share = self._batch_size // self._lanes
-        chunk_steps = max(1, _CHUNK_ROWS // (share * len(self._own_lanes)))
+        lane_rows = max(_CHUNK_ROWS // len(self._own_lanes), _CHUNK_ROWS_PER_LANE)
+        chunk_steps = max(1, lane_rows // share)
         while True:
             order = EpochOrder.of(
                 self._table,

@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.config import MaskingConfig
+from pipeline.contract import ShardEntry
 from pipeline.errors import ConfigError, CorruptError, InputError, StorageError
 from pipeline.instance_set import InstanceSet
 from pipeline.masking import mask_tokens
+from pipeline.shards import InstanceRows
 from tests.trainer.instance_fixture import NUMBER_TOKENS, SEED, make_row, write_instance_set
 from trainer.batch import Batch, check_batch
 from trainer.epoch_order import EpochOrder, RecordBatches, sequences_in_step, steps_in_epoch
@@ -60,10 +63,10 @@ def open_loader(
     )
 
 
-Sequence_ = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
+SequenceView = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
 
 
-def sequences(batches: Sequence[Batch]) -> list[Sequence_]:
+def sequences(batches: Sequence[Batch]) -> list[SequenceView]:
     """Everything a model sees of each sequence: ids, types, masked positions and ids, label."""
     found = []
     for batch in batches:
@@ -83,7 +86,7 @@ def sequences(batches: Sequence[Batch]) -> list[Sequence_]:
     return found
 
 
-def number_of(sequence: Sequence_) -> int:
+def number_of(sequence: SequenceView) -> int:
     """The instance number its unmasked first tokens spell; all its columns are checked."""
     ids, types, positions, masked_ids, label = sequence
     restored = list(ids)
@@ -103,11 +106,11 @@ def take(loader: Loader, steps: int) -> list[StepBatches]:
 
 
 def global_steps(
-    instance_set: InstanceSet, steps: int, *, world_size: int, **layout: object
-) -> list[list[Sequence_]]:
+    instance_set: InstanceSet, steps: int, *, world_size: int, **layout: Any
+) -> list[list[SequenceView]]:
     """The global batch of each step as the ranks' parts in order of rank."""
     ranks = [
-        take(open_loader(instance_set, rank=rank, world_size=world_size, **layout), steps)  # type: ignore[arg-type]
+        take(open_loader(instance_set, rank=rank, world_size=world_size, **layout), steps)
         for rank in range(world_size)
     ]
     return [
@@ -123,7 +126,7 @@ def test_an_epoch_has_every_instance_exactly_once(
     instances: InstanceSet, lanes: int, world_size: int, share: int
 ) -> None:
     world_size = min(world_size, lanes)
-    layout = {"lanes": lanes, "batch_size": lanes * share}
+    layout: dict[str, Any] = {"lanes": lanes, "batch_size": lanes * share}
     steps = steps_in_epoch(TRAIN_ROWS, **layout)
     for_steps = global_steps(instances, 2 * steps, world_size=world_size, **layout)
     numbers = [[number_of(one) for one in step] for step in for_steps]
@@ -179,7 +182,7 @@ def test_lanes_are_read_by_one_rank_each_and_record_batches_once_a_rank(
     reads: list[tuple[str, int]] = []
     read_rows = InstanceSet.read_rows
 
-    def counted(self: InstanceSet, shard, number):  # type: ignore[no-untyped-def]
+    def counted(self: InstanceSet, shard: ShardEntry, number: int) -> InstanceRows:
         reads.append((shard.object.name, number))
         return read_rows(self, shard, number)
 
@@ -243,7 +246,7 @@ def test_restored_at_every_step_it_goes_on_as_if_undisturbed(
 ) -> None:
     # Two epochs and a bit, so that restores within epoch 1 and at its ends are among them.
     steps = 2 * steps_in_epoch(TRAIN_ROWS, lanes=4, batch_size=8) + 2
-    layout = {"world_size": world_size, "rank": rank}
+    layout: dict[str, Any] = {"world_size": world_size, "rank": rank}
     undisturbed = plain(take(open_loader(instances, **layout), steps + 3))
     for done in range(1, steps):
         state = LoaderState.from_json(undisturbed[done - 1][2].to_json())
@@ -264,13 +267,16 @@ def test_a_restart_reads_at_most_one_window_a_lane_before_its_first_step(
     state = take(open_loader(instances, window_batches=1, batch_size=4), 20)[-1].state_after
     reads = []
     read_rows = InstanceSet.read_rows
-    monkeypatch.setattr(
-        InstanceSet,
-        "read_rows",
-        lambda self, *where: reads.append(where) or read_rows(self, *where),
-    )
+
+    def counted(self: InstanceSet, shard: ShardEntry, number: int) -> InstanceRows:
+        reads.append((shard.object.name, number))
+        return read_rows(self, shard, number)
+
+    monkeypatch.setattr(InstanceSet, "read_rows", counted)
     monkeypatch.setattr("trainer.loader._CHUNK_ROWS", 1)
+    monkeypatch.setattr("trainer.loader._CHUNK_ROWS_PER_LANE", 1)
     take(open_loader(instances, window_batches=1, batch_size=4, state=state, prefetch=1), 0)
+    # Four lanes with windows of one record batch; a lane at a window's very end opens the next.
     assert 1 <= len(reads) <= 4
 
 
@@ -317,7 +323,7 @@ def test_static_shards_bring_their_masks_and_keep_them_over_epochs(tmp_path: Pat
     rules = MaskingConfig(probability=0.3)
     static = write_instance_set(tmp_path, static_rules=rules)
     steps = steps_in_epoch(TRAIN_ROWS, lanes=4, batch_size=8)
-    masks: list[dict[int, Sequence_]] = [{}, {}]
+    masks: list[dict[int, SequenceView]] = [{}, {}]
     for ordinal, step in enumerate(take(open_loader(static), 2 * steps)):
         for one in sequences(step.micro_batches):
             masks[ordinal // steps][number_of(one)] = one
@@ -389,7 +395,8 @@ def test_evaluation_is_the_same_for_any_world_size(
 
 def test_evaluation_masks_are_not_those_of_training(instances: InstanceSet) -> None:
     masks = {}
-    for purpose in ("mask", "evaluation_mask"):
+    purposes: tuple[Literal["mask", "evaluation_mask"], ...] = ("mask", "evaluation_mask")
+    for purpose in purposes:
         rows = make_row(TRAIN_ROWS)
         ids = np.array(rows.input_ids, dtype=np.uint16)
         masked = mask_tokens(
@@ -397,7 +404,7 @@ def test_evaluation_masks_are_not_those_of_training(instances: InstanceSet) -> N
             np.array([0, ids.size]),
             np.array([TRAIN_ROWS], dtype=np.uint64),
             seed=SEED,
-            purpose=purpose,  # type: ignore[arg-type]
+            purpose=purpose,
             epoch=0,
             repetition=0,
             rules=RULES,
@@ -445,7 +452,12 @@ def test_a_slow_consumer_does_not_make_the_loader_run_ahead(
     instances: InstanceSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
-    monkeypatch.setattr("trainer.loader.cut_batch", lambda *cut: made.append(cut) or iter(()))
+
+    def counted(batch: Batch, start: int, end: int, size: int) -> Iterator[Batch]:
+        made.append(start)
+        return iter(())
+
+    monkeypatch.setattr("trainer.loader.cut_batch", counted)
     loader = open_loader(instances, prefetch=3)
     for taken in (1, 2, 3):
         next(loader)
@@ -470,7 +482,7 @@ def test_a_slow_consumer_does_not_make_the_loader_run_ahead(
     ],
 )
 def test_a_layout_that_cannot_be_served_is_refused(
-    instances: InstanceSet, layout: dict[str, int], message: str
+    instances: InstanceSet, layout: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         open_loader(instances, **layout)
