@@ -14,6 +14,7 @@ from rich.table import Table
 from pipeline import artefacts, config
 from pipeline.command_line import parse_config, run_command
 from pipeline.config import MaskingConfig, PipelineConfig
+from pipeline.storage import open_storage
 
 USAGE = """\
 usage: python -m pipeline COMMAND [--config FILE.toml] [--FIELD VALUE ...] [--debug]
@@ -86,8 +87,9 @@ def main(argv: Sequence[str]) -> int:
 
 def run_stages(command: str, settings: PipelineConfig) -> int:
     """Run one stage, or all three, inside one Ray session."""
-    from pipeline.jobs import documents, instances, vocabulary
-    from pipeline.jobs.cluster import data_session
+    # The one way from the core to its shells; within the command, so that inspect needs no Ray.
+    from pipeline.jobs import documents, instances, vocabulary  # noqa: TID251
+    from pipeline.jobs.cluster import data_session  # noqa: TID251
 
     stages: dict[str, Callable[[PipelineConfig], Any]] = {
         "documents": documents.run,
@@ -155,7 +157,7 @@ def verify(arguments: VerifyArguments) -> int:
 def gc(arguments: GcArguments) -> int:
     """List what nothing points to with its size; remove it if asked to."""
     groups = artefacts.garbage(arguments.root)
-    storage = artefacts.open_storage(arguments.root)
+    storage = open_storage(arguments.root)
     for group, objects in groups.items():
         print(f"{group}: {len(objects)} objects, {sum(size for _, size in objects):,} bytes")
         if arguments.delete:

@@ -1,4 +1,4 @@
-"""What lies at a URI: `verify` checks it against its manifest, `gc` finds what nothing points to."""
+"""What lies at a URI: `verify` checks it against its manifest, `gc` finds what is not used."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from pipeline.commit import MANIFEST, Generation, check_manifest, parse_json
+from pipeline.commit import MANIFEST, Generation, check_manifest, parse_json, read_pointer
 from pipeline.contract import DOCUMENT_SCHEMA, ObjectEntry, ShardEntry
 from pipeline.errors import ClozelineError, CorruptError, InputError
 from pipeline.instance_set import InstanceSet
 from pipeline.shards import shard_faults
-from pipeline.storage import TEMPORARY_PREFIX, open_storage
+from pipeline.storage import TEMPORARY_PREFIX, open_storage, sha256
 from pipeline.vocabulary import read_vocab
 
 STAGES = ("documents", "vocabulary", "instances", "training", "export")
@@ -40,27 +40,17 @@ def find(uri: str) -> list[Artefact]:
     if storage.size(MANIFEST) is not None:
         root, _, stage = head.rpartition("/")
         found = [Generation(root or ".", stage, last)]
-    elif storage.size("current.json") is not None:
-        found = [_pointed(head or ".", last)]
+    elif pointer := read_pointer(head or ".", last):
+        found = [pointer[0]]
     else:
-        found = [
-            _pointed(uri, stage)
-            for stage in DATA_STAGES
-            if storage.size(f"{stage}/current.json") is not None
-        ]
-    if not found:
+        pointers = (read_pointer(uri, stage) for stage in DATA_STAGES)
+        found = [pointer[0] for pointer in pointers if pointer]
+    if not found or any(one.stage not in DATA_STAGES for one in found):
         raise InputError(
-            f"{uri}: no finished stage here; name a run's root, a stage's folder or a generation"
+            f"{uri}: no finished {', '.join(DATA_STAGES[:-1])} or {DATA_STAGES[-1]} here; name a "
+            "run's root, a stage's folder or a generation"
         )
     return [Artefact(one, _manifest(one)) for one in found]
-
-
-def _pointed(root: str, stage: str) -> Generation:
-    name = f"{stage}/current.json"
-    pointer = parse_json(open_storage(root).read(name), f"{root}/{name}")
-    if not isinstance(pointer, dict) or not isinstance(pointer.get("fingerprint"), str):
-        raise CorruptError(f"{root}/{name}: names no generation; run the stage again")
-    return Generation(root, stage, pointer["fingerprint"])
 
 
 def _manifest(generation: Generation) -> Mapping[str, Any]:
@@ -71,14 +61,23 @@ def _manifest(generation: Generation) -> Mapping[str, Any]:
 
 def faults(artefact: Artefact) -> Iterator[str]:
     """Yield every way in which a generation differs from its manifest."""
-    if artefact.manifest.get("fingerprint") != artefact.generation.fingerprint:
+    generation = artefact.generation
+    if artefact.manifest.get("fingerprint") != generation.fingerprint:
         yield f"{MANIFEST}: fingerprint {artefact.manifest.get('fingerprint')} is not the folder's"
+        return
+    pointer = read_pointer(generation.root, generation.stage)
+    if pointer and pointer[0] == generation:
+        found = sha256(generation.storage.read(generation.name(MANIFEST)))
+        if found != pointer[1]:
+            # What a changed manifest says of the objects is worth nothing.
+            yield f"{MANIFEST}: SHA-256 {found} where current.json says {pointer[1]}"
+            return
     checks = {
         "documents": _document_faults,
         "vocabulary": _vocabulary_faults,
         "instances": _instance_faults,
     }
-    yield from checks[artefact.generation.stage](artefact)
+    yield from checks[generation.stage](artefact)
 
 
 def _read(artefact: Artefact, entry: Mapping[str, Any]) -> tuple[bytes | None, str]:
@@ -152,25 +151,33 @@ def garbage(root: str) -> dict[str, list[tuple[str, int]]]:
     passes of finished generations, and temporary files of writers that were killed.
     """
     storage = open_storage(root)
+    objects = [one for stage in STAGES for one in storage.list(f"{stage}/")]
+    if not objects:
+        raise InputError(f"{storage.uri}: no stage's folder here; name a run's root")
     wanted: set[str] = set()
     for stage in STAGES:
-        if storage.size(f"{stage}/current.json") is None:
+        pointer = read_pointer(root, stage)
+        if pointer is None:
             continue
-        generation = _pointed(root, stage)
+        generation = pointer[0]
+        manifest = generation.manifest()
+        if manifest is None:
+            raise CorruptError(
+                f"{storage.uri}/{generation.prefix}: the current generation has no {MANIFEST}, so "
+                "what it needs is unknown; remove it and run the stage again"
+            )
         wanted.add(generation.prefix)
-        inputs = (generation.manifest() or {}).get("inputs", {})
-        wanted.update(f"{name}/{value}" for name, value in inputs.items())
+        wanted.update(f"{name}/{value}" for name, value in manifest.get("inputs", {}).items())
     groups: dict[str, list[tuple[str, int]]] = {}
-    for stage in STAGES:
-        for name, size in storage.list(f"{stage}/"):
-            parts = name.split("/")
-            if len(parts) < 3:
-                continue
-            prefix = "/".join(parts[:2])
-            if parts[-1].startswith(TEMPORARY_PREFIX):
-                groups.setdefault("temporary files of killed writers", []).append((name, size))
-            elif prefix not in wanted:
-                groups.setdefault(f"{prefix} (nothing points to it)", []).append((name, size))
-            elif parts[2] == "passes":
-                groups.setdefault(f"{prefix}/passes (finished)", []).append((name, size))
+    for name, size in objects:
+        parts = name.split("/")
+        prefix = "/".join(parts[:2])
+        if parts[-1].startswith(TEMPORARY_PREFIX):
+            groups.setdefault("temporary files of killed writers", []).append((name, size))
+        elif len(parts) < 3:  # the stage's pointer
+            continue
+        elif prefix not in wanted:
+            groups.setdefault(f"{prefix} (nothing points to it)", []).append((name, size))
+        elif parts[2] == "passes":
+            groups.setdefault(f"{prefix}/passes (finished)", []).append((name, size))
     return groups

@@ -26,7 +26,12 @@ def parse_config(cls: type[T], load: Callable[[str], T], argv: Sequence[str], pr
     Flags are the dataclass's fields ("--documents.partitions 8"), made by tyro.
     Raises ConfigError for a bad file; exits with 2 after a message for a bad flag.
     """
-    argv = list(argv)
+    # --config=FILE is --config FILE, as tyro takes every other flag.
+    argv = [
+        part
+        for word in argv
+        for part in (word.split("=", 1) if word.startswith("--config=") else [word])
+    ]
     default = cls()
     if "--config" in argv:
         at = argv.index("--config")

@@ -123,6 +123,25 @@ def check_bytes(data: bytes, entry: ObjectEntry, uri: str) -> None:
         )
 
 
+def read_pointer(root: str, stage: str) -> tuple[Generation, str] | None:
+    """Return the generation that <stage>/current.json names and its manifest's SHA-256.
+
+    None if the stage was never completed; CorruptError if the pointer names no generation.
+    """
+    storage = open_storage(root)
+    name = f"{stage}/current.json"
+    if storage.size(name) is None:
+        return None
+    pointer = parse_json(storage.read(name), f"{storage.uri}/{name}")
+    fields = pointer if isinstance(pointer, dict) else {}
+    fingerprint, digest = fields.get("fingerprint"), fields.get("manifest_sha256")
+    if not isinstance(fingerprint, str) or not isinstance(digest, str):
+        raise CorruptError(
+            f"{storage.uri}/{name}: names no generation; remove it and run the stage again"
+        )
+    return Generation(root, stage, fingerprint), digest
+
+
 def current(root: str, stage: str, command: str) -> tuple[Generation, dict[str, Any]]:
     """Return the current generation of a stage and its manifest.
 
@@ -131,15 +150,15 @@ def current(root: str, stage: str, command: str) -> tuple[Generation, dict[str, 
     """
     storage = open_storage(root)
     name = f"{stage}/current.json"
-    if storage.size(name) is None:
+    pointer = read_pointer(root, stage)
+    if pointer is None:
         raise InputError(f"{storage.uri}/{name}: no {stage} yet; run `{command}` first")
-    pointer = parse_json(storage.read(name), f"{storage.uri}/{name}")
-    generation = Generation(root, stage, pointer["fingerprint"])
+    generation, digest = pointer
     data = storage.read(generation.name(MANIFEST))
     uri = f"{storage.uri}/{generation.name(MANIFEST)}"
-    if sha256(data) != pointer["manifest_sha256"]:
+    if sha256(data) != digest:
         raise CorruptError(
-            f"{uri}: SHA-256 {sha256(data)} where {name} says {pointer['manifest_sha256']}; "
+            f"{uri}: SHA-256 {sha256(data)} where {name} says {digest}; "
             f"remove the generation and run `{command}` again"
         )
     return generation, check_manifest(parse_json(data, uri), uri)
@@ -164,4 +183,7 @@ def _differences(made_with: Any, wanted: Any, key: str) -> Sequence[str]:
             inner = f"{key}.{name}" if key else name
             found.extend(_differences(made_with.get(name), wanted.get(name), inner))
         return found
+    if isinstance(made_with, list) and isinstance(wanted, list) and len(made_with) == len(wanted):
+        pairs = enumerate(zip(made_with, wanted, strict=True))
+        return [one for at, pair in pairs for one in _differences(*pair, f"{key}.{at}")]
     return [] if made_with == wanted else [f"{key}: {made_with!r} there, {wanted!r} here"]

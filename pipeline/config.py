@@ -44,11 +44,14 @@ class SourceConfig:
     name: Identity[str]
     """Name of the source; part of every document key."""
     format: Identity[Literal["text", "lines", "jsonl", "python_docstrings"]]
-    """text: blank lines end documents; lines: one document a line; jsonl: one JSON object a line;
+    """text: blank lines (empty or ASCII white space) end documents; lines: one document a line;
+    jsonl: one JSON object a line (lines end at LF or CR LF only);
     python_docstrings: docstrings of the installed Python packages, one document a module."""
     path: Operational[str]
-    """File, directory or glob; for python_docstrings the pip lock file that names the packages
-    to read after the standard library."""
+    """File, directory or glob of files. Below a directory every file is read, whatever its name,
+    and links are followed; files and folders whose name starts with a dot are left out. For
+    python_docstrings: the pip lock file that names the packages to read after the standard
+    library."""
     text_field: Identity[str] = "text"
     """Field of a JSON object that holds the text (jsonl)."""
     limit_bytes: Identity[int] = 0
@@ -198,7 +201,8 @@ class MaskingConfig:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     mode: Identity[Literal["dynamic", "static"]] = "dynamic"
-    """dynamic: anew each epoch in the loader (Liu et al. 2019, 4.1); static: once, in the shards."""
+    """dynamic: anew each epoch in the loader (Liu et al. 2019, 4.1); static: once, in the
+    shards."""
     unit: Identity[Literal["token", "whole_word"]] = "token"
     """What is masked together."""
     amount: Identity[Literal["exact", "bernoulli"]] = "exact"
@@ -282,7 +286,8 @@ class PipelineConfig:
     seed: Identity[int] = 0
     """Seed of every random choice."""
     ray_address: Operational[str] = ""
-    """Ray cluster to join ("auto" or host:port); empty: RAY_ADDRESS, else a local Ray of its own."""
+    """Ray cluster to join ("auto" or host:port); empty: RAY_ADDRESS, else a local Ray of its
+    own."""
     documents: Identity[DocumentsConfig] = DocumentsConfig()
     vocabulary: Identity[VocabularyConfig] = VocabularyConfig()
     instances: Identity[InstancesConfig] = InstancesConfig()
@@ -295,7 +300,7 @@ class PipelineConfig:
 
 
 def identity_fields(config: object) -> dict[str, Any]:
-    """Return the identity fields of a config dataclass as JSON-able values, nested ones included."""
+    """Return the identity fields of a config dataclass, nested ones too, as JSON-able values."""
     hints = get_type_hints(type(config), include_extras=True)
     result: dict[str, Any] = {}
     for field in dataclasses.fields(config):  # type: ignore[arg-type]
@@ -320,10 +325,12 @@ def read_toml(path: str) -> dict[str, Any]:
     """Read a TOML file; raises ConfigError that names the file (and the line) otherwise."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"--config {path}: no such file") from None
+    except OSError as error:
+        raise ConfigError(
+            f"--config {path}: cannot read it: {error.strerror}; name a run's TOML file"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path}: not valid TOML: {error}") from None
+        raise ConfigError(f"--config {path}: not valid TOML: {error}; correct the file") from None
 
 
 def from_table(cls: type[T], table: Mapping[str, Any], origin: str) -> T:
@@ -332,7 +339,7 @@ def from_table(cls: type[T], table: Mapping[str, Any], origin: str) -> T:
     Raises ConfigError with one line for every wrong key: key, value, what is expected.
     """
     try:
-        # By way of JSON: strict mode then takes arrays for tuples and 1 for 1.0, and "1" for neither.
+        # By way of JSON: strict mode then takes arrays for tuples and 1 for 1.0, "1" for neither.
         return TypeAdapter(cls).validate_json(json.dumps(table, default=str), strict=True)
     except ValidationError as errors:
         raise ConfigError("\n".join(_explain(error, origin) for error in errors.errors())) from None

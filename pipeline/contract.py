@@ -6,6 +6,7 @@ config over the same input write the same bytes. Times and hosts go into run_rep
 
 from __future__ import annotations
 
+import builtins
 import functools
 import json
 import unicodedata
@@ -68,7 +69,7 @@ class ObjectEntry:
     sha256: str
 
     @staticmethod
-    def of(name: str, data: bytes) -> ObjectEntry:
+    def of(name: str, data: builtins.bytes) -> ObjectEntry:
         """Describe `data` as the object `name`."""
         return ObjectEntry(name=name, bytes=len(data), sha256=sha256(data))
 
@@ -111,7 +112,7 @@ class ShardEntry:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Serialise deterministically: sorted keys, no floats that are not finite, one final newline."""
+    """Serialise deterministically: sorted keys, finite floats only, one final newline."""
     text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
     return (text + "\n").encode()
 

@@ -10,7 +10,9 @@ import glob
 import hashlib
 import io
 import json
+import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,7 +27,10 @@ from pipeline.keyed_random import derive_key
 
 COMPRESSION_SUFFIXES = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _BOM = b"\xef\xbb\xbf"
+# A blank line is empty or holds ASCII white space only; a lone \r never ends a line.
 _BLANK_LINES = re.compile(rb"\n(?:[ \t\r\f\v]*\n)+")
+_LINE_END = re.compile(rb"\n")
+_BLANK = b" \t\r\f\v\n"
 _SCAN_BYTES = 1 << 20
 
 
@@ -115,7 +120,7 @@ def list_files(source: SourceConfig, seed: int) -> list[InputFile]:
 def _list_paths(source: SourceConfig) -> list[tuple[str, str]]:
     root = Path(source.path).expanduser()
     if root.is_dir():
-        found = [path for path in root.rglob("*") if path.is_file()]
+        found = _walk(root)
     elif root.exists():
         found, root = [root], root.parent
     else:
@@ -127,14 +132,17 @@ def _list_paths(source: SourceConfig) -> list[tuple[str, str]]:
                 f"documents.sources[{source.name}].path = {source.path}: no such file or "
                 "directory, and no file matches it as a glob; correct the path"
             )
-    names = {}
+    names: dict[str, Path] = {}
     for path in found:
         relative = path.relative_to(root)
-        if any(part.startswith(".") for part in relative.parts):
-            continue
         if path.suffix in COMPRESSION_SUFFIXES:
             relative = relative.with_suffix("")
         name = relative.as_posix()
+        if not _is_utf8(name):
+            raise InputError(
+                f"{name.encode(errors='backslashreplace').decode()}: the file's name is not "
+                "UTF-8, so no document key can hold it; rename the file"
+            )
         if name in names:
             raise InputError(
                 f"{path}: same name as {names[name]} without its compression suffix; their "
@@ -142,6 +150,38 @@ def _list_paths(source: SourceConfig) -> list[tuple[str, str]]:
             )
         names[name] = path
     return [(str(path.absolute()), name) for name, path in names.items()]
+
+
+def _walk(root: Path) -> list[Path]:
+    """Return every file below a directory but hidden ones; links are followed."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(
+            f"{error.filename}: cannot list: {error.strerror}; give this user the right to read "
+            "the folder or take it out of the source"
+        ) from None
+
+    found: list[Path] = []
+    seen: dict[str, str] = {}
+    for folder, folders, files in os.walk(root, followlinks=True, onerror=refuse):
+        place = os.path.realpath(folder)
+        if place in seen:
+            raise InputError(
+                f"{folder}: leads to {place}, which {seen[place]} is already; remove the link, its "
+                "documents would be read twice or without end"
+            )
+        seen[place] = folder
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(folder, name) for name in files if not name.startswith(".")]
+    return found
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # Python stands surrogates in for such bytes of a file name
+        return False
+    return True
 
 
 def _first_pattern(parts: Sequence[str]) -> int:
@@ -153,6 +193,8 @@ def _first_pattern(parts: Sequence[str]) -> int:
 
 def _digest(location: str) -> tuple[int, str]:
     try:
+        if not stat.S_ISREG(Path(location).stat().st_mode):  # opening a pipe would wait for ever
+            raise InputError(f"{location}: not a regular file; take it out of the source")
         with open(location, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             return file.tell(), digest
@@ -199,21 +241,26 @@ def _ranges(source: SourceConfig, file: InputFile, split_bytes: int) -> Iterator
 
 def _next_document(source: SourceConfig, location: str, offset: int, size: int) -> int:
     """Return where the first document at or after `offset` starts; `size` if there is none."""
-    boundary = _BLANK_LINES if source.format == "text" else re.compile(rb"\n")
+    boundary = _boundary(source)
     with open(location, "rb") as file:
         # One byte back: a boundary may end exactly at `offset`.
         file.seek(offset - 1)
         base, window = offset - 1, b""
         while chunk := file.read(_SCAN_BYTES):
             window += chunk
-            for match in boundary.finditer(window):
-                # At the window's end a run of blank lines may go on: read more first.
-                if match.end() < len(window) or base + len(window) == size:
-                    return base + match.end()
-            keep = window.rfind(b"\n", 0, -1) if source.format == "text" else -1
-            if keep > 0:
-                base, window = base + keep, window[keep:]
+            # Blank lines at the window's end may go on in the next: hold them back till then.
+            settled = len(window)
+            if boundary is _BLANK_LINES and base + len(window) < size:
+                settled = len(window.rstrip(_BLANK))
+            match = boundary.search(window)
+            if match and match.end() <= settled:
+                return base + match.end()
+            base, window = base + settled, window[settled:]
     return size
+
+
+def _boundary(source: SourceConfig) -> re.Pattern[bytes]:
+    return _BLANK_LINES if source.format == "text" else _LINE_END
 
 
 def read_split(source: SourceConfig, split: Split) -> Iterator[RawDocument]:
@@ -229,7 +276,7 @@ def read_split(source: SourceConfig, split: Split) -> Iterator[RawDocument]:
             continue
         data = _read_range(part)
         start = len(_BOM) if part.start == 0 and data.startswith(_BOM) else 0
-        boundary = _BLANK_LINES if source.format == "text" else re.compile(rb"\n")
+        boundary = _boundary(source)
         while start < len(data):
             match = boundary.search(data, start)
             end, following = (match.start(), match.end()) if match else (len(data), len(data))
@@ -247,7 +294,13 @@ def _read_range(part: FileRange) -> bytes:
         with open(part.location, "rb") as file:
             if compression is None:
                 file.seek(part.start)
-                return file.read(part.end - part.start)
+                data = file.read(part.end - part.start)
+                if len(data) < part.end - part.start:
+                    raise InputError(
+                        f"{part.location}: ends before byte {part.end}: it was cut short since "
+                        "the job was planned; restore it and run the command again"
+                    )
+                return data
             with pa.CompressedInputStream(file, compression) as stream:
                 output = io.BytesIO()
                 while chunk := stream.read(_SCAN_BYTES):
@@ -275,7 +328,7 @@ def _json_text(line: str, source: SourceConfig, part: FileRange, start: int) -> 
     where = f"{part.location}: byte offset {part.start + start}"
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not a JSON object: {error}; repair the line") from None
     text = record.get(source.text_field) if isinstance(record, dict) else None
     if not isinstance(text, str):

@@ -50,7 +50,7 @@ class DecodedInstance:
 def decode_instances(
     instances: InstanceSet, split: str, count: int, rules: MaskingConfig, epoch: int
 ) -> Iterator[DecodedInstance]:
-    """Decode the first `count` instances of a split, masked as in `epoch` where masks are dynamic."""
+    """Decode a split's first `count` instances, masked as in `epoch` where masks are dynamic."""
     vocabulary = read_vocab(instances.vocab_txt)
     for shard in instances.shards(split):
         first = shard.first_instance

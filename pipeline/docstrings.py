@@ -6,7 +6,6 @@ import ast
 import gc
 import importlib.metadata
 import inspect
-import os
 import re
 import sysconfig
 import warnings
@@ -16,7 +15,7 @@ from pipeline.errors import InputError
 
 STANDARD_LIBRARY = "stdlib/"
 _PACKAGES = "site-packages/"
-_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*==")
+_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*==")
 _PARAGRAPHS = re.compile(r"\n\s*\n")
 
 
@@ -47,7 +46,8 @@ def list_modules(lock_file: str) -> list[tuple[str, str]]:
             modules.extend(files)
     if not installed:
         raise InputError(f"{lock_file}: none of its packages is installed here; install it first")
-    return modules
+    # A file that two packages record is one module: equal document keys would erase each other.
+    return list(dict.fromkeys(modules))
 
 
 def _package_modules(name: str) -> list[tuple[str, str]]:
@@ -62,7 +62,7 @@ def _package_modules(name: str) -> list[tuple[str, str]]:
         if file.suffix == ".py" and ".." not in file.parts
     ]
     # Some wheels record files that they do not install (ray's colorama tests).
-    return [(location, path) for location, path in located if os.path.isfile(location)]
+    return [(location, path) for location, path in located if Path(location).is_file()]
 
 
 def read_module(location: str) -> str | None:
@@ -99,7 +99,9 @@ def _docstrings(tree: ast.Module) -> list[str]:
         # Only statements can hold definitions: expressions, most of a tree, are passed over.
         for field in ("cases", "finalbody", "orelse", "handlers", "body"):
             stack.extend(
-                child for child in reversed(getattr(node, field, ())) if hasattr(child, "body")
+                child
+                for child in reversed(getattr(node, field, ()))
+                if hasattr(child, "body") or isinstance(child, ast.Match)
             )
     return lines
 

@@ -49,8 +49,9 @@ FINGERPRINT_COLUMNS = (
 # Line and paragraph separators, vertical tab, form feed, next line and a lone carriage return
 # are white space inside a line, never a line end: only \n and \r\n are (as in every stage).
 _OTHER_SEPARATORS = re.compile("[\r\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
-# Control characters, NUL and the byte-order mark vanish, as in BERT's own cleaning; U+FFFD too.
-_VANISHING = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ufffd]")
+# Control characters, NUL and the byte-order mark vanish, as in BERT's own cleaning; U+FFFD too,
+# and lone surrogates (JSON can escape one), which have no UTF-8 form.
+_VANISHING = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffd]")
 _SPACES = re.compile("[ \t\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]+")
 
 
@@ -274,7 +275,7 @@ def _text_batches(table: pa.Table) -> Iterator[pa.Table]:
     text_offsets = np.asarray(sentences.values.buffers()[1]).view(np.int64)
     ends = text_offsets[np.asarray(sentences.offsets)][1:]
     batch = (ends - 1) // _BATCH_TEXT_BYTES
-    bounds = np.flatnonzero(np.diff(batch, prepend=-1))
+    bounds = np.flatnonzero(np.diff(batch, prepend=-2))
     for start, end in zip(bounds, [*bounds[1:], table.num_rows], strict=True):
         yield table.slice(start, end - start).combine_chunks()
 

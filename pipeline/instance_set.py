@@ -14,6 +14,7 @@ from pipeline.contract import ObjectEntry, ShardEntry, shard_schema
 from pipeline.errors import InputError
 from pipeline.masking import TokenClasses, token_classes
 from pipeline.shards import InstanceRows, instance_rows, read_batch
+from pipeline.storage import Storage
 from pipeline.vocabulary import read_vocab
 
 STAGE = "instances"
@@ -36,6 +37,11 @@ class InstanceSet:
     def schema(self) -> pa.Schema:
         """The shards' schema."""
         return shard_schema(vocab_size=self.vocab_size, static_masking=self.static_masking)
+
+    @cached_property
+    def _storage(self) -> Storage:
+        # Kept: a client of an object store takes longer to make than a record batch to read.
+        return self.generation.storage
 
     @property
     def vocab_size(self) -> int:
@@ -88,6 +94,5 @@ class InstanceSet:
 
     def read_rows(self, shard: ShardEntry, number: int) -> InstanceRows:
         """Read and verify one record batch of a shard."""
-        storage = self.generation.storage
-        batch = read_batch(storage, self.generation.prefix, shard, number, self.schema)
+        batch = read_batch(self._storage, self.generation.prefix, shard, number, self.schema)
         return instance_rows(batch)

@@ -61,8 +61,9 @@ def our_error(error: BaseException) -> ClozelineError | None:
         if isinstance(one, ClozelineError):
             return one
         seen.add(id(one))
-        # RayTaskError has `cause`, Ray Train's WorkerGroupError has its workers' failures.
-        pending += [getattr(one, "cause", None), one.__cause__, one.__context__]
+        # RayTaskError has `cause`, Ray Train's errors those of its controller and workers.
+        pending += [getattr(one, "cause", None), getattr(one, "controller_failure", None)]
+        pending += [one.__cause__, one.__context__]
         failures = getattr(one, "worker_failures", None)
         pending += list(failures.values()) if isinstance(failures, dict) else []
     return None

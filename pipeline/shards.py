@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -104,8 +105,7 @@ def write_shard(
         batch_offsets=tuple(offsets),
         batch_rows=tuple(counts),
         batch_crc32=tuple(
-            zlib.crc32(data[first:last])
-            for first, last in zip(offsets[:-1], offsets[1:], strict=True)
+            zlib.crc32(data[first:last]) for first, last in itertools.pairwise(offsets)
         ),
     )
     return objects, entry
@@ -164,6 +164,15 @@ def shard_faults(
     data: bytes, lengths: bytes, entry: ShardEntry, schema: pa.Schema, vocab_size: int
 ) -> Iterator[str]:
     """Yield what is wrong inside a shard whose sizes and checksums are right."""
+    try:
+        yield from _inner_faults(data, lengths, entry, schema, vocab_size)
+    except pa.ArrowInvalid as error:
+        yield f"not a valid Arrow file: {error}"
+
+
+def _inner_faults(
+    data: bytes, lengths: bytes, entry: ShardEntry, schema: pa.Schema, vocab_size: int
+) -> Iterator[str]:
     file = pa.ipc.open_file(pa.BufferReader(data))
     if not file.schema.equals(schema):
         yield f"schema is {file.schema.to_string()!r}, the manifest's {schema.to_string()!r}"

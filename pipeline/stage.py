@@ -22,6 +22,7 @@ class Stage:
     def __init__(self, generation: Generation) -> None:
         self.generation = generation
         self.manifest = generation.manifest()
+        self._units: dict[str, dict[str, int]] = {}
         self._memory = PeakMemory()
         self._started = time.time()
 
@@ -40,6 +41,11 @@ class Stage:
     ) -> None:
         self._memory.__exit__(kind, error, trace)
 
+    def count_unit(self, marker: str, *, done_before: bool) -> None:
+        """Count a unit of a pass for run_report.json, which so tells what a resume had to do."""
+        counts = self._units.setdefault(marker.split("/")[0], {"done_before": 0, "done_now": 0})
+        counts["done_before" if done_before else "done_now"] += 1
+
     def commit(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Write report and manifest and point the stage at them; returns the manifest."""
         seconds = time.time() - self._started
@@ -49,6 +55,7 @@ class Stage:
             "peak_rss_bytes": self._memory.peak_bytes,
             "seconds": round(seconds, 3),
             "started_unix_seconds": round(self._started, 3),
+            "units": self._units,
         }
         body = self.generation.commit(manifest, report)
         self._say(f"{seconds:.1f} s")

@@ -50,7 +50,8 @@ class Storage(Protocol):
     def replace_if(self, name: str, expected: bytes | None, data: bytes) -> bool:
         """Write a pointer only if it still holds `expected` (None: is absent); say whether it did.
 
-        Every writer of that pointer has to use it.
+        Every writer of that pointer has to use it. Look again after a False: on S3 it may come
+        from a write of ours whose answer was lost.
         """
 
     def delete(self, name: str) -> None:
@@ -95,6 +96,12 @@ def _lost_race(error: Any) -> bool:
     return code in ("PreconditionFailed", "ConditionalRequestConflict", "412")
 
 
+def _unless_absent(error: OSError) -> None:
+    # os.walk passes over folders that it cannot list unless told to fail.
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
 class LocalStorage:
     """A directory of the local (or a shared POSIX) file system."""
 
@@ -115,7 +122,7 @@ class LocalStorage:
 
     def _remedy(self, action: str, name: str, error: OSError) -> str:
         what = f"{self._path(name)}: cannot {action}: {error.strerror or error}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return f"{what}; free space on that disk or move `root`, then run the command again"
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return f"{what}; give this user the right to {action} there or change `root`"
@@ -142,20 +149,17 @@ class LocalStorage:
     def create(self, name: str, data: bytes) -> None:
         path = self._path(name)
         with self._explained("write", name):
-            temporary = self._write_temporary(path, data)
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                refuse_other_bytes(str(path), path.read_bytes(), data)
-            finally:
-                os.unlink(temporary)
+            with self._temporary(path, data) as temporary:
+                try:
+                    os.link(temporary, path)
+                except FileExistsError:
+                    refuse_other_bytes(str(path), path.read_bytes(), data)
             self._sync_directory(path.parent)
 
     def replace(self, name: str, data: bytes) -> None:
         path = self._path(name)
         with self._explained("write", name):
-            os.replace(self._write_temporary(path, data), path)
-            self._sync_directory(path.parent)
+            self._replace(path, data)
 
     def replace_if(self, name: str, expected: bytes | None, data: bytes) -> bool:
         path = self._path(name)
@@ -168,11 +172,17 @@ class LocalStorage:
                 found = path.read_bytes() if path.exists() else None
                 if found != expected:
                     return False
-                os.replace(self._write_temporary(path, data), path)
-                self._sync_directory(path.parent)
+                self._replace(path, data)
                 return True
 
-    def _write_temporary(self, path: Path, data: bytes) -> str:
+    def _replace(self, path: Path, data: bytes) -> None:
+        with self._temporary(path, data) as temporary:
+            os.replace(temporary, path)
+        self._sync_directory(path.parent)
+
+    @contextmanager
+    def _temporary(self, path: Path, data: bytes) -> Iterator[str]:
+        """Hold `data`, on the disk, in a file beside `path` that is gone after the block."""
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=path.parent)
         try:
@@ -181,10 +191,10 @@ class LocalStorage:
                 file.flush()
                 os.fchmod(file.fileno(), 0o644)
                 os.fsync(file.fileno())
-        except BaseException:
-            os.unlink(temporary)
-            raise
-        return temporary
+            yield temporary
+        finally:
+            with suppress(FileNotFoundError):  # it took the place of `path`
+                os.unlink(temporary)
 
     @staticmethod
     def _sync_directory(path: Path) -> None:
@@ -201,7 +211,7 @@ class LocalStorage:
     def list(self, prefix: str) -> Iterator[tuple[str, int]]:
         with self._explained("list", prefix):
             found = []
-            for folder, _, files in os.walk(self._path(prefix)):
+            for folder, _, files in os.walk(self._path(prefix), onerror=_unless_absent):
                 for file in files:
                     path = Path(folder, file)
                     # Another writer's temporary file may be gone by now.
@@ -309,8 +319,7 @@ class S3Storage:
             except ClientError as error:
                 if not _lost_race(error):
                     raise
-                # Ours all the same if the answer to a first try was lost and it was repeated.
-                return self._with_tag(where)[0] == data
+                return False
 
     def _with_tag(self, where: dict[str, str]) -> tuple[bytes | None, dict[str, str]]:
         """Return an object's bytes and the condition that it is still the same at a write."""

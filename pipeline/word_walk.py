@@ -149,6 +149,27 @@ def _intern(
     return number
 
 
+@nb.njit(cache=True, _nrt=False, inline="always")
+def _emit(
+    slots: NDArray[np.uint64],
+    lane_starts: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    lanes: NDArray[np.uint64],
+    state: NDArray[np.int64],
+    word: NDArray[np.uint64],
+    lane: np.uint64,
+    length: Integer,
+    digest: np.uint64,
+    numbers: NDArray[np.int32],
+    count: Integer,
+) -> bool:
+    number = _intern(slots, lane_starts, lengths, lanes, state, word, lane, length, digest)
+    if number < 0:
+        return False
+    numbers[count] = number
+    return True
+
+
 @nb.njit(cache=True, _nrt=False)
 def walk(
     text: NDArray[np.uint8],
@@ -230,29 +251,41 @@ def walk(
                 if kind == JOIN:
                     lane, length, digest = _push_code_point(word, lane, length, digest, point)
                 elif kind != DROP:
-                    # Ends the word before it; a character that stands alone is the next one.
-                    for part in range(2 if kind == ALONE else 1):
-                        if part:
-                            lane, length, digest = _push_code_point(
-                                word, lane, length, digest, point
-                            )
-                        if length:
-                            number = _intern(
-                                slots,
-                                lane_starts,
-                                lengths,
-                                lanes,
-                                state,
-                                word,
-                                lane,
-                                length,
-                                digest,
-                            )
-                            if number < 0:
-                                return FULL, row, row_start
-                            numbers[count] = number
-                            count += 1
-                            lane, length, digest = np.uint64(0), np.int64(0), np.uint64(0)
+                    if length:
+                        if not _emit(
+                            slots,
+                            lane_starts,
+                            lengths,
+                            lanes,
+                            state,
+                            word,
+                            lane,
+                            length,
+                            digest,
+                            numbers,
+                            count,
+                        ):
+                            return FULL, row, row_start
+                        count += 1
+                        lane, length, digest = np.uint64(0), np.int64(0), np.uint64(0)
+                    if kind == ALONE:
+                        lane, length, digest = _push_code_point(word, lane, length, digest, point)
+                        if not _emit(
+                            slots,
+                            lane_starts,
+                            lengths,
+                            lanes,
+                            state,
+                            word,
+                            lane,
+                            length,
+                            digest,
+                            numbers,
+                            count,
+                        ):
+                            return FULL, row, row_start
+                        count += 1
+                        lane, length, digest = np.uint64(0), np.int64(0), np.uint64(0)
             if position > end:
                 break
         row_ends[row] = count

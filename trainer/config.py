@@ -34,8 +34,9 @@ class TrainingConfig:
     """Parts an epoch is divided over; the most workers a run can ever have."""
     window_batches: Identity[int] = 8
     """Record batches of a lane that are shuffled together."""
-    precision: Identity[Literal["fp32", "bf16"]] = "bf16"
-    """Arithmetic of the forward pass; weights and updates are always float32."""
+    precision: Identity[Literal["fp32", "bf16"]] = "fp32"
+    """Arithmetic of the forward pass; weights and updates are always float32. bf16 is for GPUs and
+    CPUs with AVX-512 or AMX: on others it is many times slower."""
     micro_batch_size: Operational[int] = 64
     """Sequences of one forward pass on a worker."""
     workers: Operational[int] = 2

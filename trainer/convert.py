@@ -170,6 +170,8 @@ def export_folder(
     tokenizer_config: dict[str, object] = {
         **_SPECIAL_TOKENS,
         "do_lower_case": lowercase,
+        # The generic tokenizer class leaves out token_type_ids unless they are asked for.
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "model_max_length": max_seq_length,
         "strip_accents": strip_accents,
         "tokenize_chinese_chars": handle_chinese_chars,

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from pipeline.commit import Generation, parse_json
+from trainer.checkpoint import AttemptFence
 
 METRICS_JSONL = "metrics.jsonl"
 # A record a second at most goes to the store: an object store has no append.
@@ -16,21 +17,35 @@ _FLUSH_SECONDS = 5.0
 class Journal:
     """The records of a run so far; those after the step resumed from are dropped."""
 
-    def __init__(self, generation: Generation, step: int) -> None:
+    def __init__(self, fence: AttemptFence, step: int) -> None:
+        generation = fence.generation
+        self._fence = fence
         self._storage = generation.storage
         self._name = generation.name(METRICS_JSONL)
-        kept = [record for record in read_journal(generation) if record["step"] <= step]
-        self._lines = [json.dumps(record) for record in kept]
+        self._lines: list[str] = []
+        self._last: tuple[str, int] | None = None
         self._flushed = time.monotonic()
+        for record in read_journal(generation):
+            if record["step"] <= step:
+                self._add(record)
 
     def write(self, record: dict[str, Any]) -> None:
         """Add a record; it reaches the store within seconds."""
-        self._lines.append(json.dumps(record))
+        self._add(record)
         if time.monotonic() - self._flushed >= _FLUSH_SECONDS:
             self.flush()
 
+    def _add(self, record: dict[str, Any]) -> None:
+        what = (record["kind"], record["step"])
+        # A run killed between its last evaluation and its result evaluates once more.
+        if what == self._last:
+            self._lines.pop()
+        self._lines.append(json.dumps(record))
+        self._last = what
+
     def flush(self) -> None:
-        """Write every record to the store."""
+        """Write every record to the store; ConflictError if a later attempt has begun."""
+        self._fence.require_newest(self._storage)
         self._storage.replace(self._name, "".join(f"{line}\n" for line in self._lines).encode())
         self._flushed = time.monotonic()
 

@@ -12,7 +12,7 @@ from torch import distributed as dist
 
 from pipeline.commit import Generation
 from pipeline.instance_set import InstanceSet
-from trainer.checkpoint import CheckpointRef, latest, load
+from trainer.checkpoint import AttemptFence, CheckpointRef, latest, load
 from trainer.config import TrainerConfig
 from trainer.loader import Loader, evaluation_batches
 from trainer.models.bert import BertForPreTraining
@@ -44,8 +44,10 @@ def pretrain(config: TrainerConfig, generation: Generation, worker: Worker) -> N
         config.model, instances.vocab_size, special["[PAD]"], seed=config.seed
     ).to(worker.device)
     optimizer = make_optimizer(model, config.optimizer)
+    # The fence first: from here on no earlier attempt commits a checkpoint that `_restore` misses.
+    fence = AttemptFence.take(generation) if worker.rank == 0 else None
     progress = _restore(generation, worker, model, optimizer)
-    recorder = Recorder(config, generation, progress) if worker.rank == 0 else None
+    recorder = Recorder(config, fence, progress) if fence else None
     training = config.training
     loader = Loader(
         instances,

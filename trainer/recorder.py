@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.commit import Generation
 from pipeline.contract import canonical_json
 from pipeline.instance_set import InstanceSet
 from pipeline.metrics import TrainingMetrics
@@ -98,12 +97,12 @@ class Window:
 class Recorder:
     """Journal, Prometheus metrics and checkpoints of one attempt; used on rank 0 only."""
 
-    def __init__(self, config: TrainerConfig, generation: Generation, progress: Progress) -> None:
+    def __init__(self, config: TrainerConfig, fence: AttemptFence, progress: Progress) -> None:
         self._config = config
-        self._generation = generation
-        self._fence = AttemptFence.take(generation)
-        self._saver = BackgroundSaver(self._fence, keep=config.training.keep_checkpoints)
-        self._journal = Journal(generation, progress.step)
+        self._generation = fence.generation
+        self._fence = fence
+        self._saver = BackgroundSaver(fence, keep=config.training.keep_checkpoints)
+        self._journal = Journal(fence, progress.step)
         self._metrics = TrainingMetrics()
         if config.cluster.metrics_port:
             self._metrics.serve(config.cluster.metrics_port)
@@ -119,8 +118,10 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._journal.flush()
-        self._saver.__exit__(kind, error, trace)
+        try:
+            self._journal.flush()
+        finally:
+            self._saver.__exit__(kind, error, trace)
 
     def step(
         self,
@@ -176,6 +177,8 @@ class Recorder:
     def _save(
         self, model: BertForPreTraining, optimizer: torch.optim.AdamW, progress: Progress
     ) -> None:
+        # Before the checkpoint: a resume keeps the records up to it and writes none of them again.
+        self._journal.flush()
         self._saver.save(
             step=progress.step,
             model=model.state_dict(),

@@ -16,6 +16,7 @@ import ray.data
 from pipeline.config import PipelineConfig
 from pipeline.progress import progress
 from pipeline.ray_session import ray_session
+from pipeline.stage import Stage
 
 
 @contextmanager
@@ -36,24 +37,36 @@ def data_session(config: PipelineConfig) -> Iterator[None]:
 
 
 def run_units(
+    stage: Stage,
     work: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     units: Sequence[Mapping[str, Any]],
     *,
     description: str,
     workers: int,
 ) -> list[dict[str, Any]]:
-    """Run `work` on every unit as a Ray Data job and return its results in the units' order.
+    """Run `work` on every unit as a Ray Data job and return the units' facts in their order.
 
-    A unit and a result are JSON objects. `unit["bytes"]`, if there, is what the progress bar
-    counts. The first failure ends the job and is raised; a killed worker's unit is run again.
+    A unit and its facts are JSON objects. Where the marker `unit["marker"]` exists its facts are
+    taken and nothing is done; else `work` leaves it. `unit["bytes"]`, if there, is what the
+    progress bar counts. The first failure ends the job and is raised; a killed worker's unit is
+    run again.
     """
     if not units:
         return []
     weights = [int(unit.get("bytes", 0)) for unit in units]
     rows = [{"number": number, "unit": json.dumps(unit)} for number, unit in enumerate(units)]
 
+    generation = stage.generation
+
     def call(row: dict[str, Any]) -> dict[str, Any]:
-        return {"number": row["number"], "result": json.dumps(work(json.loads(row["unit"])))}
+        unit = json.loads(row["unit"])
+        found = generation.marker(unit["marker"])
+        facts = work(unit) if found is None else found
+        return {
+            "number": row["number"],
+            "facts": json.dumps(facts),
+            "done_before": found is not None,
+        }
 
     data = ray.data.from_items(rows, override_num_blocks=len(rows))
     # Without a limit Ray Data fills every CPU of the cluster.
@@ -62,6 +75,8 @@ def run_units(
     total = sum(weights)
     with progress(description, total or len(units), "bytes" if total else "units") as advance:
         for row in data.iter_rows():
-            results[row["number"]] = json.loads(row["result"])
-            advance(weights[row["number"]] if total else 1)
+            number = row["number"]
+            results[number] = json.loads(row["facts"])
+            stage.count_unit(units[number]["marker"], done_before=row["done_before"])
+            advance(weights[number] if total else 1)
     return results

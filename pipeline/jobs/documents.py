@@ -81,14 +81,14 @@ def run(config: PipelineConfig) -> dict[str, Any]:
                 for index, one in enumerate(splits)
             ]
             number += len(numbered)
-            results += _read_splits(plan, source, numbered)
-        dropped = _deduplicate(plan, results) if config.documents.deduplicate else []
-        merged = _merge(plan, results, dropped)
+            results += _read_splits(stage, plan, source, numbered)
+        dropped = _deduplicate(stage, plan, results) if config.documents.deduplicate else []
+        merged = _merge(stage, plan, results, dropped)
         return stage.commit(_manifest(plan, files, inputs, results, dropped, merged))
 
 
 def _read_splits(
-    plan: Plan, source: SourceConfig, splits: Sequence[corpus.Split]
+    stage: Stage, plan: Plan, source: SourceConfig, splits: Sequence[corpus.Split]
 ) -> list[SplitResult]:
     """Read a source's splits: all of them, or in waves until its byte limit is reached.
 
@@ -104,6 +104,7 @@ def _read_splits(
             wave = -(-missing * done // text_bytes) if text_bytes else _FIRST_WAVE
         wanted = splits[done : done + wave]
         facts = run_units(
+            stage,
             partial(split_unit, plan),
             [_split_row(split) for split in wanted],
             description="documents: read",
@@ -122,6 +123,7 @@ def _read_splits(
 def _split_row(split: corpus.Split) -> dict[str, Any]:
     ranges = [[part.location, part.path, part.start, part.end] for part in split.ranges]
     return {
+        "marker": f"split/{split.number:06d}",
         "number": split.number,
         "source": split.source,
         "ranges": ranges,
@@ -149,11 +151,7 @@ def _object_name(split_number: int, kind: str) -> str:
 
 
 def split_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
-    """Split pass: one input split -> its documents, grouped by partition, and their fingerprints."""
-    name = f"split/{unit['number']:06d}"
-    facts = plan.generation.marker(name)
-    if facts is not None:
-        return facts
+    """Split pass: an input split -> its documents, grouped by partition, and fingerprints."""
     source = plan.source(unit["source"])
     ranges = tuple(corpus.FileRange(*part) for part in unit["ranges"])
     split = corpus.Split(unit["number"], unit["source"], ranges)
@@ -183,7 +181,7 @@ def split_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         _object_name(split.number, "run"): run_data,
         _object_name(split.number, "fingerprints"): print_data,
     }
-    plan.generation.complete(name, objects, facts)
+    plan.generation.complete(unit["marker"], objects, facts)
     return facts
 
 
@@ -210,12 +208,16 @@ def _read_rows(plan: Plan, rows: Sequence[Sequence[Any]], kind: str) -> list[pa.
     return tables
 
 
-def _deduplicate(plan: Plan, results: Sequence[SplitResult]) -> list[dict[str, Any]]:
+def _deduplicate(stage: Stage, plan: Plan, results: Sequence[SplitResult]) -> list[dict[str, Any]]:
     units = [
-        {"range": group, "rows": _group_rows(results, "fingerprints", group)}
+        {
+            "marker": f"deduplicate/{group:06d}",
+            "rows": _group_rows(results, "fingerprints", group),
+        }
         for group in range(plan.partitions.total)
     ]
     return run_units(
+        stage,
         partial(deduplicate_unit, plan),
         units,
         description="documents: deduplicate",
@@ -225,10 +227,6 @@ def _deduplicate(plan: Plan, results: Sequence[SplitResult]) -> list[dict[str, A
 
 def deduplicate_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     """Deduplicate pass: one range of content hashes -> the documents to drop, by partition."""
-    name = f"deduplicate/{unit['range']:06d}"
-    facts = plan.generation.marker(name)
-    if facts is not None:
-        return facts
     table = documents.duplicates(_read_rows(plan, unit["rows"], "fingerprints"))
     data, pieces = documents.grouped_bytes(
         table, np.asarray(table["partition"]), plan.partitions.total
@@ -237,15 +235,19 @@ def deduplicate_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         "dropped": table.num_rows,
         "pieces": [list(asdict(piece).values()) for piece in pieces],
     }
-    plan.generation.complete(name, {f"passes/{name}.dropped": data}, facts)
+    plan.generation.complete(unit["marker"], {f"passes/{unit['marker']}.dropped": data}, facts)
     return facts
 
 
 def _merge(
-    plan: Plan, results: Sequence[SplitResult], dropped: Sequence[Mapping[str, Any]]
+    stage: Stage,
+    plan: Plan,
+    results: Sequence[SplitResult],
+    dropped: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    units = [
+    units: list[dict[str, Any]] = [
         {
+            "marker": f"merge/{partition:06d}",
             "partition": partition,
             "rows": _group_rows(results, "run", partition),
             "dropped": [facts["pieces"][partition] for facts in dropped],
@@ -255,6 +257,7 @@ def _merge(
     for unit in units:
         unit["bytes"] = sum(row[2] - row[1] for row in unit["rows"])
     return run_units(
+        stage,
         partial(merge_unit, plan),
         units,
         description="documents: merge",
@@ -265,10 +268,6 @@ def _merge(
 def merge_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     """Merge pass: one partition of every split -> its documents in hash order."""
     partition = unit["partition"]
-    name = f"merge/{partition:06d}"
-    facts = plan.generation.marker(name)
-    if facts is not None:
-        return facts
     storage = plan.generation.storage
     dropped = [
         documents.read_piece(
@@ -292,7 +291,7 @@ def merge_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         "sentences": len(sentences.flatten()),
         "text_bytes": pc.sum(pc.binary_length(sentences.flatten())).as_py() or 0,
     }
-    plan.generation.complete(name, {entry.name: data}, facts)
+    plan.generation.complete(unit["marker"], {entry.name: data}, facts)
     return facts
 
 

@@ -26,7 +26,6 @@ from pipeline.identity import (
 )
 from pipeline.instances import EncodedDocuments, Instances, build_nsp_instances
 from pipeline.jobs.cluster import run_units
-from pipeline.stage import Stage
 from pipeline.jobs.vocabulary import (
     NORMALIZATION,
     TOKENIZER_JSON,
@@ -38,6 +37,7 @@ from pipeline.keyed_random import derive_key, permutation
 from pipeline.masking import mask_tokens, token_classes
 from pipeline.ragged import take_rows
 from pipeline.shards import InstanceRows, write_shard
+from pipeline.stage import Stage
 from pipeline.vocabulary import SPECIAL_TOKENS, NormalizationTable, read_vocab
 
 # Instance numbers of different partitions never meet: a partition has fewer than 2**40 rows.
@@ -93,6 +93,7 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         plan = Plan(generation, texts, words, words_manifest["objects"], config)
         units = [
             {
+                "marker": f"build/{number:06d}",
                 "partition": number,
                 "name": file["object"]["name"].removesuffix(".arrow"),
                 "split": file["split"],
@@ -102,6 +103,7 @@ def run(config: PipelineConfig) -> dict[str, Any]:
             for number, file in enumerate(texts_manifest["files"])
         ]
         built = run_units(
+            stage,
             partial(build_unit, plan),
             units,
             description="instances: encode and pair",
@@ -161,10 +163,6 @@ def _require_pairs(counts: Mapping[str, Any]) -> None:
 
 def build_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     """Build every instance of one partition and write its shards."""
-    name = f"build/{unit['partition']:06d}"
-    facts = plan.generation.marker(name)
-    if facts is not None:
-        return facts
     config = plan.config
     table = documents_core.read_documents(plan.documents.read(ObjectEntry(**unit["object"])))
     encoder = WordPieceEncoder(
@@ -223,7 +221,7 @@ def build_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         "shards": shards,
         "split": unit["split"],
     }
-    plan.generation.complete(name, objects, facts)
+    plan.generation.complete(unit["marker"], objects, facts)
     return facts
 
 

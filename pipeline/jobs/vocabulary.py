@@ -77,16 +77,18 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         files = [file for file in upstream_manifest["files"] if file["split"] == "train"]
         plan = Plan(generation, upstream, config, buckets=len(files))
         (normalized,) = run_units(
+            stage,
             partial(normalization_unit, plan),
-            [{}],
+            [{"marker": "normalization"}],
             description="vocabulary: normalisation table",
             workers=1,
         )
         counted = run_units(
+            stage,
             partial(count_unit, plan),
             [
                 {
-                    "partition": number,
+                    "marker": f"count/{number:06d}",
                     "object": file["object"],
                     "normalization": normalized["object"],
                     "bytes": file["text_bytes"],
@@ -97,17 +99,22 @@ def run(config: PipelineConfig) -> dict[str, Any]:
             workers=config.cluster.workers,
         )
         reduced = run_units(
+            stage,
             partial(reduce_unit, plan),
             [
-                {"bucket": bucket, "pieces": [facts["pieces"][bucket] for facts in counted]}
+                {
+                    "marker": f"reduce/{bucket:06d}",
+                    "pieces": [facts["pieces"][bucket] for facts in counted],
+                }
                 for bucket in range(plan.buckets)
             ],
             description="vocabulary: add up counts",
             workers=config.cluster.workers,
         )
         (trained,) = run_units(
+            stage,
             partial(train_unit, plan),
-            [{"tables": [facts["object"] for facts in reduced]}],
+            [{"marker": "train", "tables": [facts["object"] for facts in reduced]}],
             description="vocabulary: train WordPiece",
             workers=1,
         )
@@ -124,23 +131,16 @@ def run(config: PipelineConfig) -> dict[str, Any]:
 
 
 def normalization_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask the tokenizers library once what it does to every code point; workers share the answer."""
-    facts = plan.generation.marker("normalization")
-    if facts is not None:
-        return facts
+    """Ask the tokenizers library once what it does to every code point; workers share it."""
     table = NormalizationTable.build(text_rules(plan.config)).to_table()
     data = documents_core.write_stream(table)
     facts = {"object": asdict(ObjectEntry.of(NORMALIZATION, data))}
-    plan.generation.complete("normalization", {NORMALIZATION: data}, facts)
+    plan.generation.complete(unit["marker"], {NORMALIZATION: data}, facts)
     return facts
 
 
 def count_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     """Count the words of one partition, grouped by bucket of the word's hash."""
-    name = f"count/{unit['partition']:06d}"
-    facts = plan.generation.marker(name)
-    if facts is not None:
-        return facts
     table = documents_core.read_documents(plan.documents.read(ObjectEntry(**unit["object"])))
     sentences = table["sentences"].combine_chunks().flatten()
     normalization = NormalizationTable.from_table(
@@ -154,16 +154,13 @@ def count_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         pieces.append([end, end + len(data), zlib.crc32(data)])
         end += len(data)
     facts = {"pieces": pieces, "words": counts.num_rows}
-    plan.generation.complete(name, {f"passes/{name}.counts": b"".join(parts)}, facts)
+    objects = {f"passes/{unit['marker']}.counts": b"".join(parts)}
+    plan.generation.complete(unit["marker"], objects, facts)
     return facts
 
 
 def reduce_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     """Add up one bucket's counts over all partitions."""
-    name = f"reduce/{unit['bucket']:06d}"
-    facts = plan.generation.marker(name)
-    if facts is not None:
-        return facts
     storage = plan.generation.storage
     tables = [
         documents_core.read_piece(
@@ -175,17 +172,14 @@ def reduce_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         for partition, piece in enumerate(unit["pieces"])
     ]
     data = documents_core.write_stream(vocabulary.merge_counts(tables))
-    entry = ObjectEntry.of(f"passes/{name}.counts", data)
+    entry = ObjectEntry.of(f"passes/{unit['marker']}.counts", data)
     facts = {"object": asdict(entry)}
-    plan.generation.complete(name, {entry.name: data}, facts)
+    plan.generation.complete(unit["marker"], {entry.name: data}, facts)
     return facts
 
 
 def train_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     """Train the vocabulary from the whole table of word counts and write the stage's artefacts."""
-    facts = plan.generation.marker("train")
-    if facts is not None:
-        return facts
     settings = plan.config.vocabulary
     tables = [read_table(plan.generation, ObjectEntry(**entry)) for entry in unit["tables"]]
     counts = vocabulary.merge_counts(tables)
@@ -216,5 +210,5 @@ def train_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         "counts": {"distinct_words": counts.num_rows, "words": total},
         "objects": {name: asdict(ObjectEntry.of(name, data)) for name, data in objects.items()},
     }
-    plan.generation.complete("train", objects, facts)
+    plan.generation.complete(unit["marker"], objects, facts)
     return facts

@@ -6,7 +6,6 @@ from pipeline.vocabulary.files import (
     SPECIAL_TOKENS,
     build_tokenizer,
     read_vocab,
-    tokenizer_config,
     vocab_txt,
 )
 from pipeline.vocabulary.training import train_wordpiece
@@ -20,7 +19,6 @@ __all__ = [
     "merge_counts",
     "read_vocab",
     "split_counts",
-    "tokenizer_config",
     "train_wordpiece",
     "vocab_txt",
 ]

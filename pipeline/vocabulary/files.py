@@ -45,23 +45,6 @@ def build_tokenizer(
     return tokenizer
 
 
-def tokenizer_config(rules: TextRules, *, max_seq_length: int) -> dict[str, object]:
-    """Return the tokenizer_config.json to lie beside tokenizer.json.
-
-    The switches stand in it again because transformers 5 rebuilds the normaliser from it, and
-    would strip accents and lower-case whatever tokenizer.json says.
-    """
-    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    return {
-        "tokenizer_class": "BertTokenizer",
-        "model_max_length": max_seq_length,
-        "do_lower_case": rules.lowercase,
-        "strip_accents": rules.strip_accents,
-        "tokenize_chinese_chars": rules.handle_chinese_chars,
-        **dict(zip(names, SPECIAL_TOKENS, strict=True)),
-    }
-
-
 def vocab_txt(entries: Sequence[str]) -> bytes:
     """Return one entry a line, each ended by a line feed; the line number is the id."""
     return "".join(f"{entry}\n" for entry in entries).encode()

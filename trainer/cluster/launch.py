@@ -20,6 +20,7 @@ from pipeline.commit import Generation
 from pipeline.errors import ClusterError, StorageError
 from pipeline.progress import progress
 from pipeline.ray_session import ray_session
+from trainer.cluster.failure_policy import LastingFailures
 from trainer.cluster.worker import train_worker
 from trainer.config import TrainerConfig
 from trainer.journal import read_journal
@@ -31,7 +32,7 @@ def train(config: TrainerConfig, generation: Generation) -> None:
     """Train to the last step; a failed worker group is started again from the last checkpoint.
 
     Raises ClusterError if the cluster lacks the workers' resources, and the workers' own error
-    when `training.max_restarts` are used up.
+    when `training.max_restarts` are used up, or at once where a restart cannot heal it.
     """
     training = config.training
     with ray_session(
@@ -64,6 +65,7 @@ def _fit(config: TrainerConfig, generation: Generation) -> None:
             name=f"launch-{time.time_ns()}",
             storage_path=f"{generation.root}/{generation.prefix}/ray_train",
             failure_config=FailureConfig(max_failures=training.max_restarts),
+            callbacks=[LastingFailures()],
         ),
     )
     with _progress(generation, training.total_steps):

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-# Name of the page's CSS variable -> its light colour, which stands for it while drawing.
+# The page's CSS variables, and the colours that stand for them while drawing.
 PALETTE = {
     "ink": "#1b1f27",
     "muted": "#596273",
@@ -180,6 +180,8 @@ def _describe(plot: Plot) -> str:
             parts.append(f"{label} {_show(plot, values[0])} at step {steps[0]:,.0f}")
     if not plot.held_out[0] and len(plot.train[0]) > 1:
         parts.append(f"mean {_show(plot, float(np.mean(plot.train[1])))}")
+    if len(plot.train[0]) > _MOST_POINTS:
+        parts.append(f"drawn as {_MOST_POINTS} means of neighbouring records")
     if plot.baseline is not None:
         parts.append(f"line: {plot.baseline[0]}")
     text = "; ".join(parts)

@@ -10,8 +10,8 @@ from typing import Any
 from pipeline.commit import MANIFEST, Generation, current, parse_json
 from pipeline.errors import CorruptError
 from pipeline.storage import open_storage
+from trainer.journal import read_journal
 
-METRICS = "metrics.jsonl"
 _PRETRAIN = "python -m trainer pretrain"
 _EXPORT = "python -m trainer export"
 
@@ -20,14 +20,12 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """The records of metrics.jsonl that count, each kind by ascending step."""
+    """The records of metrics.jsonl, each kind by ascending step."""
 
     train: tuple[Record, ...]
     evaluation: tuple[Record, ...]
     restarts: tuple[int, ...]
     """The step each attempt after the first began to log at."""
-    undone: int
-    """Training records left out because a later attempt did their steps again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +56,6 @@ def read_run(root: str) -> FinishedRun:
     documents, documents_manifest = _input(root, "documents", instances_manifest)
     vocabulary, vocabulary_manifest = _input(root, "vocabulary", instances_manifest)
     generations = [documents, vocabulary, instances, training, *_export(root, training)]
-    uri = f"{root}/{training.name(METRICS)}"
     return FinishedRun(
         root=root,
         fingerprints={one.stage: one.fingerprint for one in generations},
@@ -67,7 +64,7 @@ def read_run(root: str) -> FinishedRun:
         instances=instances_manifest,
         training=manifest,
         reports={one.stage: _run_report(one) for one in generations},
-        metrics=parse_metrics(training.storage.read(training.name(METRICS)), uri, manifest),
+        metrics=metrics_of(read_journal(training), manifest),
     )
 
 
@@ -98,39 +95,20 @@ def _run_report(generation: Generation) -> dict[str, Any]:
     return dict(parse_json(generation.storage.read(name), f"{generation.root}/{name}"))
 
 
-def parse_metrics(data: bytes, uri: str, training: Mapping[str, Any]) -> Metrics:
-    """Parse metrics.jsonl; the manifest's evaluation counts as the one after the last step.
-
-    Raises CorruptError that names the line which is not a record of a known kind.
-    """
-    train: list[Record] = []
-    evaluation: dict[int, Record] = {}
-    restarts: list[int] = []
-    undone, attempt = 0, 1
-    for number, line in enumerate(data.split(b"\n"), 1):
-        if not line.strip():
-            continue
-        where = f"{uri}, line {number}"
-        record = parse_json(line, where)
-        kind = record.get("kind") if isinstance(record, dict) else None
-        if kind == "evaluation":
-            evaluation[record["step"]] = record
-        elif kind == "train":
-            if record["attempt"] > attempt:
-                attempt = record["attempt"]
-                restarts.append(record["step"])
-            while train and train[-1]["step"] >= record["step"]:
-                train.pop()
-                undone += 1
-            train.append(record)
-        else:
-            raise CorruptError(f"{where}: kind {kind!r}, not 'train' or 'evaluation'")
-    evaluation.setdefault(training["steps"], {**training["evaluation"], "step": training["steps"]})
+def metrics_of(records: Sequence[Record], training: Mapping[str, Any]) -> Metrics:
+    """Sort a journal's records; the manifest's evaluation counts as the one after the last step."""
+    train = [record for record in records if record["kind"] == "train"]
+    evaluation = {training["steps"]: {**training["evaluation"], "step": training["steps"]}}
+    evaluation |= {one["step"]: one for one in records if one["kind"] == "evaluation"}
+    attempts = [1, *(record["attempt"] for record in train)]
     return Metrics(
         train=tuple(train),
         evaluation=tuple(evaluation[step] for step in sorted(evaluation)),
-        restarts=tuple(restarts),
-        undone=undone,
+        restarts=tuple(
+            record["step"]
+            for record, before in zip(train, attempts, strict=False)
+            if record["attempt"] > before
+        ),
     )
 
 

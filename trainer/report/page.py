@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from pipeline.contract import SPLITS
 from pipeline.decoding import DecodedInstance, DecodedToken
 from trainer.fill_mask import Prediction
 from trainer.report.curves import run_plots
-from trainer.report.figures import Drawing, draw_length_histogram, draw_plot
-from trainer.report.finished_run import FinishedRun
+from trainer.report.figures import draw_length_histogram, draw_plot
+from trainer.report.finished_run import FinishedRun, Metrics
 from trainer.report.summary import human_bytes, human_seconds, verdict
 
 Row = tuple[str, ...]
@@ -75,11 +75,13 @@ def render_page(
         verdict=verdict(summary),
         tiles=_tiles(summary),
         drawings=[draw_plot(plot) for plot in plots],
-        notes=_notes(run),
+        restart_note=_restart_note(run.metrics),
         corpus=corpus_rows(run),
         splits=[name.replace("_", "-") for name in SPLITS],
         instances=instance_rows(run.instances),
-        lengths=_lengths(run.instances),
+        lengths=draw_length_histogram(
+            run.instances["counts"]["train"]["length_histogram"], run.instances["max_seq_length"]
+        ),
         stages=_stage_rows(run, summary),
         pairs=[_pair(one) for one in decoded],
         when_masked="every epoch" if static else "epoch 0",
@@ -107,13 +109,13 @@ def _tiles(summary: Mapping[str, Any]) -> list[Row]:
         (
             "held-out MLM loss",
             f"{loss:.2f} nats",
-            f"as unsure as among {math.exp(loss):,.0f} equally likely tokens",
+            f"as unsure as among {_equally_likely(loss)} equally likely tokens",
         ),
         (
             "unigram entropy",
             f"{entropy:.2f} nats",
             "the loss of a model that knows only how frequent each token is; "
-            f"{math.exp(entropy):,.0f} equally likely tokens",
+            f"{_equally_likely(entropy)} equally likely tokens",
         ),
         ("MLM accuracy", f"{summary['eval_mlm_accuracy']:.1%}", "held-out masked tokens guessed"),
         ("NSP accuracy", f"{summary['eval_nsp_accuracy']:.1%}", "held-out pairs; a coin gets 50%"),
@@ -123,16 +125,16 @@ def _tiles(summary: Mapping[str, Any]) -> list[Row]:
     ]
 
 
-def _notes(run: FinishedRun) -> list[str]:
-    metrics = run.metrics
-    notes = []
-    if metrics.restarts:
-        steps = ", ".join(f"{step:,}" for step in metrics.restarts)
-        text = f"Training was restarted after a failure; its records go on from step {steps}."
-        if metrics.undone:
-            text += f" Earlier records of steps done again are not drawn: {metrics.undone:,}."
-        notes.append(text)
-    return notes
+def _equally_likely(loss_nats: float) -> str:
+    """Show a loss as the number of equally likely tokens that are as hard to guess from."""
+    return f"{math.exp(loss_nats):,.0f}" if loss_nats < 20.0 else "hundreds of millions of"
+
+
+def _restart_note(metrics: Metrics) -> str:
+    if not metrics.restarts:
+        return ""
+    steps = ", ".join(f"{step:,}" for step in metrics.restarts)
+    return f"Training was restarted after a failure; its records go on from step {steps}."
 
 
 def corpus_rows(run: FinishedRun) -> list[Row]:
@@ -152,8 +154,8 @@ def corpus_rows(run: FinishedRun) -> list[Row]:
         ("documents kept", f"{counts['kept']:,}"),
         ("sentences", f"{counts['sentences']:,}"),
         ("text kept", human_bytes(counts["text_bytes"])),
-        ("words", f"{words['words']:,}"),
-        ("distinct words", f"{words['distinct_words']:,}"),
+        ("words of the training documents", f"{words['words']:,}"),
+        ("distinct words among them", f"{words['distinct_words']:,}"),
         ("vocabulary entries", f"{run.vocabulary['vocab_size']:,}"),
     ]
 
@@ -164,7 +166,7 @@ def instance_rows(manifest: Mapping[str, Any]) -> list[Row]:
     # tokens_read counts a document once for each time it is cut into instances.
     times = manifest["identity"]["instances"]["duplicate_factor"]
 
-    def row(name: str, show: Any) -> Row:
+    def row(name: str, show: Callable[[Mapping[str, Any]], str]) -> Row:
         return (name, *(show(manifest["counts"][split]) for split in SPLITS))
 
     rows = [
@@ -200,11 +202,6 @@ def instance_rows(manifest: Mapping[str, Any]) -> list[Row]:
 
 def _share(part: int, whole: int, digits: int = 1) -> str:
     return f"{part / whole:.{digits}%}" if whole else "none"
-
-
-def _lengths(manifest: Mapping[str, Any]) -> Drawing:
-    histogram = manifest["counts"]["train"]["length_histogram"]
-    return draw_length_histogram(histogram, manifest["max_seq_length"])
 
 
 def _stage_rows(run: FinishedRun, summary: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:

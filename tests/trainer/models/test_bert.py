@@ -144,7 +144,7 @@ def test_initial_weights_are_the_published_ones_and_leave_the_global_generator_a
         else:
             assert float(parameter.detach().abs().max()) <= 0.04, name
     # A normal cut at two standard deviations has 0.88 of its standard deviation left.
-    deviation = float(model.decoder_weight.std())
+    deviation = float(model.decoder_weight.detach().std())
     assert deviation == pytest.approx(0.88 * 0.02, rel=0.03)
 
 

@@ -1,0 +1,134 @@
+"""The real product in processes of its own: start it, watch what it leaves, kill parts of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+REPOSITORY = Path(__file__).parents[2]
+# The tests' own folder for Ray, so that they never meet another Ray of this machine; short,
+# because the path of a Unix socket has at most 107 bytes.
+RAY_FOLDER = Path(tempfile.gettempdir(), f"clozeline-{os.getpid()}")
+DEADLINE_SECONDS = 540.0
+_POLL_SECONDS = 0.005
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This process's environment, without a cluster to join unless `extra` names one."""
+    inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ours = {"RAY_TMPDIR": str(RAY_FOLDER), "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "PATH": path}
+    return {**inherited, **ours, **extra}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that ended, and what it said."""
+
+    arguments: tuple[str, ...]
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    def require_success(self) -> Ended:
+        assert self.exit_code == 0, self
+        return self
+
+    def __str__(self) -> str:
+        return (
+            f"{' '.join(self.arguments)}: exit code {self.exit_code}\n{self.stdout}\n{self.stderr}"
+        )
+
+
+class Command:
+    """A running command; it writes to files, so that it never waits for a reader."""
+
+    def __init__(self, arguments: tuple[str, ...], folder: Path, extra: dict[str, str]) -> None:
+        self.arguments = arguments
+        self._out, self._err = folder / "out", folder / "err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                arguments,
+                cwd=REPOSITORY,
+                env=environment(**extra),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+
+    def wait(self) -> Ended:
+        """Wait for the end."""
+        code = self.process.wait(DEADLINE_SECONDS)
+        return Ended(self.arguments, code, self._out.read_text(), self._err.read_text())
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for something to become true while the command still runs."""
+        wait_until(lambda: condition() or self.process.poll() is not None, what)
+        assert self.process.poll() is None, f"ended before {what}: {self.wait()}"
+
+    def kill(self) -> None:
+        """`kill -9` the driver, and only it."""
+        os.kill(self.process.pid, signal.SIGKILL)
+        assert self.process.wait(DEADLINE_SECONDS) == -signal.SIGKILL, "it had ended by itself"
+
+    def kill_worker(self, title: str) -> None:
+        """`kill -9` one of its Ray workers that is in the middle of the task or actor `title`."""
+        found: list[psutil.Process] = []
+
+        def look() -> bool:
+            found.extend(self._workers(title))
+            return bool(found)
+
+        self.until(look, f"a worker runs {title}")
+        found[0].kill()
+
+    def _workers(self, title: str) -> Iterator[psutil.Process]:
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                words = process.cmdline()
+            except psutil.Error:  # it ended between listing and reading
+                continue
+            if words and words[0].startswith(title):
+                yield process
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    """Poll until something is true; an AssertionError after the deadline."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"no sign of: {what}"
+        time.sleep(_POLL_SECONDS)
+
+
+@contextmanager
+def started(*arguments: str, **extra: str) -> Iterator[Command]:
+    """Start a command from the repository's root; `extra` adds to its environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = Command(arguments, Path(folder), extra)
+        try:
+            yield command
+        finally:
+            if command.process.poll() is None:
+                command.process.terminate()
+                command.process.wait(DEADLINE_SECONDS)
+
+
+def module(name: str, *arguments: str) -> tuple[str, ...]:
+    """`python -m NAME ARGUMENTS`."""
+    return (sys.executable, "-m", name, *arguments)
+
+
+def run(name: str, *arguments: str, **extra: str) -> Ended:
+    """Run `python -m NAME ARGUMENTS` to its end; the exit code is the caller's to judge."""
+    with started(*module(name, *arguments), **extra) as command:
+        return command.wait()

@@ -1,0 +1,453 @@
+"""Configuration: TOML key = flag = field, every field marked, every mistake named."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import itertools
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import pytest
+
+from pipeline import config, identity
+from pipeline.command_line import parse_config
+from pipeline.config import (
+    DocumentsConfig,
+    InstancesConfig,
+    MaskingConfig,
+    PipelineConfig,
+    SourceConfig,
+    identity_fields,
+)
+from pipeline.contract import fingerprint
+from pipeline.errors import ConfigError
+
+DEMO = Path(__file__).parents[2] / "deploy/runs/demo.toml"
+SOURCE = SourceConfig(name="news", format="jsonl", path="news.jsonl")
+BASE = PipelineConfig(documents=DocumentsConfig(sources=(SOURCE,)))
+
+# A valid other value for every leaf field.
+OTHER_VALUES: dict[str, Any] = {
+    "root": "runs/other",
+    "seed": 1,
+    "ray_address": "auto",
+    "documents.sources.0.name": "blogs",
+    "documents.sources.0.format": "lines",
+    "documents.sources.0.path": "elsewhere.jsonl",
+    "documents.sources.0.text_field": "body",
+    "documents.sources.0.limit_bytes": 1,
+    "documents.sources.0.locale": "de",
+    "documents.partitions": 3,
+    "documents.held_out_fraction": 0.5,
+    "documents.split_bytes": 1,
+    "documents.minimum_characters": 2,
+    "documents.deduplicate": False,
+    "vocabulary.vocab_size": 100,
+    "vocabulary.lowercase": False,
+    "vocabulary.strip_accents": False,
+    "vocabulary.handle_chinese_chars": False,
+    "vocabulary.min_frequency": 3,
+    "vocabulary.alphabet_limit": 5,
+    "vocabulary.max_input_chars_per_word": 200,
+    "instances.max_seq_length": 128,
+    "instances.short_seq_prob": 0.2,
+    "instances.duplicate_factor": 2,
+    "instances.rows_per_batch": 512,
+    "instances.rows_per_shard": 262_144,
+    "masking.mode": "static",
+    "masking.unit": "whole_word",
+    "masking.amount": "bernoulli",
+    "masking.probability": 0.2,
+    "masking.mask_share": 0.7,
+    "masking.random_share": 0.05,
+    "masking.max_predictions_per_seq": 20,
+    "cluster.workers": 1,
+    "cluster.object_store_bytes": 100_000_000,
+    "cluster.metrics_port": 9_000,
+}
+# Fields with one value so far: nothing can change.
+SINGLE_VALUES = {"instances.objective"}
+
+
+def leaf_fields(value: Any, operational: bool = False, key: str = "") -> Iterator[tuple[str, bool]]:
+    """(dotted key, whether it or what it lies in is operational) of every leaf field."""
+    if isinstance(value, tuple):
+        for number, one in enumerate(value):
+            yield from leaf_fields(one, operational, f"{key}{number}.")
+        return
+    hints = get_type_hints(type(value), include_extras=True)
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        is_operational = operational or get_args(hints[field.name])[1] == "operational"
+        if dataclasses.is_dataclass(inner) or isinstance(inner, tuple):
+            yield from leaf_fields(inner, is_operational, f"{key}{field.name}.")
+        else:
+            yield key + field.name, is_operational
+
+
+FIELDS = dict(leaf_fields(BASE))
+IDENTITY = [key for key, operational in FIELDS.items() if not operational]
+OPERATIONAL = [key for key, operational in FIELDS.items() if operational]
+
+
+def changed(value: Any, path: list[str], new: Any) -> Any:
+    """The config with the leaf at `path` replaced."""
+    head, *rest = path
+    if isinstance(value, tuple):
+        number = int(head)
+        return (*value[:number], changed(value[number], rest, new), *value[number + 1 :])
+    inner = changed(getattr(value, head), rest, new) if rest else new
+    return dataclasses.replace(value, **{head: inner})
+
+
+def with_other(base: PipelineConfig, key: str) -> PipelineConfig:
+    result = changed(base, key.split("."), OTHER_VALUES[key])
+    assert result != base
+    return result
+
+
+def fingerprints(settings: PipelineConfig) -> dict[str, str]:
+    """Each data stage's fingerprint, its inputs being the stages before it."""
+    documents = fingerprint(
+        "documents", identity=identity.documents_identity(settings), inputs={"news": "0" * 64}
+    )
+    vocabulary = fingerprint(
+        "vocabulary",
+        identity=identity.vocabulary_identity(settings),
+        inputs={"documents": documents},
+    )
+    instances = fingerprint(
+        "instances",
+        identity=identity.instances_identity(settings),
+        inputs={"documents": documents, "vocabulary": vocabulary},
+    )
+    return {"documents": documents, "vocabulary": vocabulary, "instances": instances}
+
+
+def changed_stages(before: PipelineConfig, after: PipelineConfig) -> set[str]:
+    first, second = fingerprints(before), fingerprints(after)
+    return {stage for stage in first if first[stage] != second[stage]}
+
+
+def test_every_field_has_another_value_to_try() -> None:
+    assert set(FIELDS) == set(OTHER_VALUES) | SINGLE_VALUES
+    for key in SINGLE_VALUES:
+        assert key == "instances.objective"
+        hint = get_type_hints(InstancesConfig)["objective"]
+        assert len(get_args(hint)) == 1
+
+
+@pytest.mark.parametrize("key", OPERATIONAL)
+def test_an_operational_field_changes_no_fingerprint(key: str) -> None:
+    assert changed_stages(BASE, with_other(BASE, key)) == set()
+
+
+@pytest.mark.parametrize("key", [key for key in IDENTITY if key not in SINGLE_VALUES])
+@pytest.mark.parametrize("mode", ["dynamic", "static"])
+def test_an_identity_field_changes_exactly_the_stages_that_depend_on_it(
+    key: str, mode: str
+) -> None:
+    base = changed(BASE, ["masking", "mode"], mode)
+    other = "dynamic" if mode == "static" else "static"
+    after = (
+        changed(base, ["masking", "mode"], other)
+        if key == "masking.mode"
+        else with_other(base, key)
+    )
+    table = key.split(".")[0]
+    expected = {
+        "seed": {"documents", "vocabulary", "instances"},
+        "documents": {"documents", "vocabulary", "instances"},
+        "vocabulary": {"vocabulary", "instances"},
+        "instances": {"instances"},
+        # With dynamic masks the shards hold none, so only the mode itself shapes them.
+        "masking": {"instances"} if mode == "static" or key == "masking.mode" else set(),
+    }
+    assert changed_stages(base, after) == expected[table]
+
+
+def test_a_fingerprint_depends_on_inputs_versions_and_stage() -> None:
+    def made(stage: str = "documents", source: str = "a", icu: str = "1") -> str:
+        return fingerprint(stage, identity={}, inputs={"source": source}, versions={"icu": icu})
+
+    assert made() == made()
+    assert len({made(), made(stage="vocabulary"), made(source="b"), made(icu="2")}) == 4
+    assert len(made()) == 20 and int(made(), 16) >= 0
+
+
+def config_classes() -> list[type]:
+    return [
+        one
+        for one in vars(config).values()
+        if isinstance(one, type)
+        and one.__name__.endswith("Config")
+        and dataclasses.is_dataclass(one)
+    ]
+
+
+def described_fields(cls: type) -> set[str]:
+    """Fields of a class that a docstring follows."""
+    (body,) = (
+        node.body
+        for node in ast.parse(Path(config.__file__).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name == cls.__name__
+    )
+    return {
+        field.target.id
+        for field, following in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(following, ast.Expr)
+        and isinstance(following.value, ast.Constant)
+    }
+
+
+@pytest.mark.parametrize("cls", config_classes())
+def test_every_field_is_marked_identity_or_operational_and_explained(cls: type) -> None:
+    hints = get_type_hints(cls, include_extras=True)
+    described = described_fields(cls)
+    for field in dataclasses.fields(cls):
+        assert get_origin(hints[field.name]) is Annotated, field.name
+        assert get_args(hints[field.name])[1] in ("identity", "operational"), field.name
+        # A table's own class describes it.
+        assert field.name in described or dataclasses.is_dataclass(field.default), field.name
+        assert field.kw_only
+    assert cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert "__slots__" in vars(cls)
+
+
+def test_a_field_without_a_marker_is_a_programming_error() -> None:
+    @dataclasses.dataclass
+    class Unmarked:
+        size: int = 1
+
+    with pytest.raises(TypeError, match=r"Unmarked\.size has no identity marker"):
+        identity_fields(Unmarked())
+
+
+def test_identity_fields_leave_operational_fields_out_at_every_depth() -> None:
+    fields = identity_fields(BASE)
+    assert set(fields) == {"seed", "documents", "vocabulary", "instances", "masking"}
+    assert fields["documents"]["sources"] == [
+        {"name": "news", "format": "jsonl", "text_field": "text", "limit_bytes": 0, "locale": "en"}
+    ]
+    assert fields["masking"] == dataclasses.asdict(BASE.masking)
+
+
+def test_the_demo_preset_loads() -> None:
+    settings = config.load(str(DEMO))
+    table = tomllib.loads(DEMO.read_text(encoding="utf-8"))
+    assert settings.root == "runs/demo"
+    assert settings.documents.sources[0].format == "python_docstrings"
+    assert settings.instances.max_seq_length == table["instances"]["max_seq_length"]
+    # The model's embeddings must hold every position and entry that the data half makes.
+    assert table["model"]["max_position_embeddings"] >= settings.instances.max_seq_length
+
+
+def toml_error(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "run.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        config.load(str(path))
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("sed = 1", ["sed: unknown key", "correct its spelling"]),
+        ("[documents]\npartitons = 4", ["documents.partitons: unknown key"]),
+        ("[modle]\nhidden_size = 4", ["modle: unknown key"]),
+        ('[masking]\nmode = "statik"', ["masking.mode", '"statik"', "dynamic", "static"]),
+        (
+            '[[documents.sources]]\nname = "a"\npath = "b"\nformat = "csv"',
+            ["documents.sources.0.format", '"csv"', "text", "jsonl"],
+        ),
+        ("[[documents.sources]]\nname = 'a'\nformat = 'text'", ["sources.0.path: missing"]),
+        ('seed = "1"', ["seed", '"1"', "integer"]),
+        ("seed = true", ["seed", "true", "integer"]),
+        ("seed = 1.0", ["seed", "1.0", "integer"]),
+        ("[masking]\nprobability = '0.15'", ["masking.probability", '"0.15"', "number"]),
+        ("[documents]\ndeduplicate = 1", ["documents.deduplicate", "1", "boolean"]),
+        ("documents = 3", ["documents", "3"]),
+    ],
+)
+def test_a_wrong_key_enum_or_type_is_named_with_its_remedy(
+    tmp_path: Path, text: str, parts: list[str]
+) -> None:
+    message = toml_error(tmp_path, text)
+    for part in parts:
+        assert part in message
+    assert "\n" not in message
+
+
+SECTION = {
+    "documents": [
+        ("partitions", "-1", ">= 0"),
+        ("held_out_fraction", "1.0", "[0, 1)"),
+        ("held_out_fraction", "nan", "[0, 1)"),
+        ("split_bytes", "0", "at least 1"),
+        ("minimum_characters", "0", "at least 1"),
+    ],
+    "vocabulary": [
+        ("vocab_size", "63", "[64, 16777216]"),
+        ("min_frequency", "0", "at least 1"),
+        ("alphabet_limit", "0", "at least 1"),
+        ("max_input_chars_per_word", "0", "at least 1"),
+    ],
+    "instances": [
+        ("max_seq_length", "7", "[8, 8192]"),
+        ("max_seq_length", "8193", "[8, 8192]"),
+        ("short_seq_prob", "1.1", "[0, 1]"),
+        ("duplicate_factor", "0", "[1, 255]"),
+        ("rows_per_batch", "0", "at least 1"),
+        ("rows_per_shard", "1000", "multiple of instances.rows_per_batch = 1024"),
+    ],
+    "masking": [
+        ("probability", "0.0", "(0, 1]"),
+        ("probability", "1.5", "(0, 1]"),
+        ("mask_share", "-0.1", "[0, 1]"),
+        ("random_share", "0.3", "masking.mask_share = 0.8"),
+        ("max_predictions_per_seq", "-1", ">= 0"),
+    ],
+    "cluster": [
+        ("workers", "-1", ">= 0"),
+        ("object_store_bytes", "1", "at least 80000000"),
+        ("metrics_port", "65536", "[0, 65535]"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value", "remedy"),
+    [(table, *case) for table, cases in SECTION.items() for case in cases],
+)
+def test_a_value_out_of_range_is_named_with_its_remedy(
+    tmp_path: Path, table: str, key: str, value: str, remedy: str
+) -> None:
+    message = toml_error(tmp_path, f"[{table}]\n{key} = {value}")
+    assert f"{table}.{key} = {value}" in message
+    assert remedy in message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed = -1", "seed = -1"),
+        (f"seed = {1 << 63}", f"seed = {1 << 63}"),
+        ('root = ""', 'root = "": name a directory'),
+        ("[[documents.sources]]\nname = ''\nformat = 'text'\npath = 'x'", "give the source a name"),
+        (
+            "[[documents.sources]]\nname = 'a/b'\nformat = 'text'\npath = 'x'",
+            'documents.sources[a/b].name = "a/b": use letters',
+        ),
+        (
+            "[[documents.sources]]\nname = 'a'\nformat = 'text'\npath = ''",
+            'documents.sources[a].path = "": name a file',
+        ),
+        (
+            "[[documents.sources]]\nname = 'a'\nformat = 'text'\npath = 'x'\nlimit_bytes = -1",
+            "documents.sources[a].limit_bytes = -1: must be >= 0",
+        ),
+        (
+            "[[documents.sources]]\nname = 'a'\nformat = 'text'\npath = 'x'\n" * 2,
+            "names must be distinct",
+        ),
+        (
+            "[masking]\namount = 'bernoulli'\nmax_predictions_per_seq = 20",
+            "masking.max_predictions_per_seq = 20: limits an exact amount only; leave it out, or",
+        ),
+    ],
+)
+def test_a_rule_over_several_values_is_explained(tmp_path: Path, text: str, message: str) -> None:
+    assert message in toml_error(tmp_path, text)
+
+
+def test_every_wrong_key_is_reported_at_once(tmp_path: Path) -> None:
+    message = toml_error(tmp_path, "sed = 1\n[documents]\npartitons = 1\n[vocabulary]\nsize = 1")
+    assert len(message.split("\n")) == 3
+
+
+def test_the_file_and_the_line_of_bad_toml_are_named(tmp_path: Path) -> None:
+    assert "line 2" in toml_error(tmp_path, "seed = 1\nseed = = 2")
+    path = tmp_path / "latin1.toml"
+    path.write_bytes(b'root = "caf\xe9"')
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        config.load(str(path))
+
+
+@pytest.mark.parametrize("name", ["absent.toml", "."])
+def test_a_config_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    path = str(tmp_path / name)
+    with pytest.raises(ConfigError) as caught:
+        config.load(path)
+    assert f"--config {path}: cannot read it" in str(caught.value)
+
+
+def test_whole_numbers_are_taken_for_floats_and_the_trainers_tables_are_left_alone(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[masking]\nprobability = 1\n[model]\nanything = 1\n[training]\nx = 2\n")
+    assert config.load(str(path)).masking.probability == 1.0
+
+
+def flags(key: str, value: Any) -> list[str]:
+    if value is False:
+        table, _, name = key.rpartition(".")
+        return [f"--{table}.no_{name}"]
+    return [f"--{key}", str(value)]
+
+
+def test_a_flag_is_its_toml_key() -> None:
+    # bernoulli allows no limit, so the two cannot be set together.
+    for left_out in ("masking.amount", "masking.max_predictions_per_seq"):
+        argv: list[str] = []
+        expected = PipelineConfig()
+        for key in FIELDS:
+            if not key.startswith("documents.sources") and key != left_out:
+                value = OTHER_VALUES.get(key, "nsp")
+                argv += flags(key, value)
+                expected = changed(expected, key.split("."), value)
+        parsed = parse_config(PipelineConfig, config.load, argv, "test")
+        assert parsed == dataclasses.replace(expected, root=str(Path(expected.root).absolute()))
+
+
+def test_flags_lie_over_the_config_file_and_reach_its_sources() -> None:
+    argv = ["--config", str(DEMO), "--documents.sources.0.limit_bytes", "7", "--seed=5"]
+    parsed = parse_config(PipelineConfig, config.load, argv, "test")
+    loaded = config.load(str(DEMO))
+    assert parsed.seed == 5
+    assert parsed.documents.sources[0] == dataclasses.replace(
+        loaded.documents.sources[0], limit_bytes=7
+    )
+    assert parsed.instances == loaded.instances
+    assert parse_config(PipelineConfig, config.load, [f"--config={DEMO}"], "test") == parse_config(
+        PipelineConfig, config.load, ["--config", str(DEMO)], "test"
+    )
+
+
+def test_flags_may_be_written_with_hyphens() -> None:
+    parsed = parse_config(PipelineConfig, config.load, ["--ray-address", "auto"], "test")
+    assert parsed.ray_address == "auto"
+
+
+def test_the_root_means_the_same_in_every_process() -> None:
+    def root(value: str) -> str:
+        return parse_config(PipelineConfig, config.load, ["--root", value], "test").root
+
+    assert root("s3://bucket/run") == "s3://bucket/run"
+    assert root("some/run") == str(Path.cwd() / "some/run")
+    assert root("~/run") == str(Path.home() / "run")
+
+
+def test_masking_defaults_are_those_of_the_paper() -> None:
+    # Devlin et al. 2019, 3.1 and A.2.
+    rules = MaskingConfig()
+    assert (rules.probability, rules.mask_share, rules.random_share) == (0.15, 0.8, 0.1)
+    assert InstancesConfig().max_seq_length == 512
+    assert InstancesConfig().short_seq_prob == 0.1
