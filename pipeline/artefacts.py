@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from pipeline.commit import MANIFEST, Generation, check_manifest, parse_json, read_pointer
 from pipeline.contract import DOCUMENT_SCHEMA, ObjectEntry, ShardEntry
+from pipeline.documents import read_documents
 from pipeline.errors import ClozelineError, CorruptError, InputError
 from pipeline.instance_set import InstanceSet
 from pipeline.shards import shard_faults
@@ -95,7 +96,12 @@ def _document_faults(artefact: Artefact) -> Iterator[str]:
             yield fault
             continue
         name = file["object"]["name"]
-        table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+        try:
+            table = read_documents(data)
+            table.validate(full=True)
+        except pa.ArrowInvalid as error:
+            yield f"{name}: not a valid Arrow file: {error}"
+            continue
         if not table.schema.equals(DOCUMENT_SCHEMA):
             yield f"{name}: schema is {table.schema.to_string()!r}"
         if table.num_rows != file["documents"]:

@@ -89,10 +89,9 @@ def _decode(
         ids, row_offsets, originals = masked.input_ids, masked.row_offsets, masked.masked_lm_ids
         positions = masked.positions
     else:
-        assert rows.masked_positions is not None and rows.masked_lm_ids is not None
+        assert rows.masked_lm_ids is not None  # the three columns come together
         ids, row_offsets, originals = rows.input_ids, rows.masked_offsets, rows.masked_lm_ids
-        starts = np.repeat(rows.offsets[:-1], np.diff(row_offsets))
-        positions = rows.masked_positions.astype(np.int64) + starts
+        positions = rows.flat_masked_positions()
     special = set(instances.special_ids.values())
     mask_id = instances.special_ids["[MASK]"]
     for row in range(count):

@@ -72,7 +72,7 @@ def philox(
 @nb.njit(cache=True)
 def draw(key: np.uint64, index: np.uint32, stream: np.uint32, identity: np.uint64) -> np.uint32:
     """Return 32-bit draw number `index` of (key, stream, identity)."""
-    words = philox(key, np.uint32(index >> 2), stream, identity)
+    words: tuple[np.uint32, ...] = philox(key, np.uint32(index >> 2), stream, identity)
     which = index & 3
     if which == 0:
         return words[0]

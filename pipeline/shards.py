@@ -41,6 +41,20 @@ class InstanceRows:
         """Number of instances."""
         return self.offsets.size - 1
 
+    def flat_masked_positions(self) -> NDArray[np.int64]:
+        """Return the masked positions as int64 [M] indices of `input_ids` (static masking)."""
+        assert self.masked_positions is not None and self.masked_offsets is not None
+        starts = np.repeat(self.offsets[:-1], np.diff(self.masked_offsets))
+        return starts + self.masked_positions
+
+    def original_ids(self) -> NDArray[Any]:
+        """Return `input_ids` with static masks undone."""
+        if self.masked_offsets is None:
+            return self.input_ids
+        ids = self.input_ids.copy()
+        ids[self.flat_masked_positions()] = self.masked_lm_ids
+        return ids
+
     def record_batch(self, schema: pa.Schema, start: int, end: int) -> pa.RecordBatch:
         """Return rows [start, end) under the contract's schema."""
         columns = [
@@ -190,8 +204,7 @@ def _inner_faults(
         start, end = entry.batch_offsets[number], entry.batch_offsets[number + 1]
         if zlib.crc32(data[start:end]) != entry.batch_crc32[number]:
             yield f"record batch {number}: CRC-32 of its bytes differs from the manifest's"
-        if rows.input_ids.size and int(rows.input_ids.max()) >= vocab_size:
-            yield f"record batch {number}: id {rows.input_ids.max()} beyond {vocab_size} entries"
+        yield from (f"record batch {number}: {one}" for one in _row_faults(rows, vocab_size))
         seen.append(np.diff(rows.offsets))
     counted = np.concatenate(seen) if seen else np.zeros(0, np.int64)
     if counted.size != entry.rows or int(counted.sum()) != entry.tokens:
@@ -201,3 +214,20 @@ def _inner_faults(
         )
     if not np.array_equal(np.frombuffer(lengths, "<u2"), counted):
         yield "lengths sidecar differs from the shard's own lengths"
+
+
+def _row_faults(rows: InstanceRows, vocab_size: int) -> Iterator[str]:
+    row_tokens = np.diff(rows.offsets)
+    if rows.input_ids.size and int(rows.input_ids.max()) >= vocab_size:
+        yield f"id {rows.input_ids.max()} beyond {vocab_size} entries"
+    if (rows.first_segment_length > row_tokens).any():
+        yield "first_segment_length beyond the row"
+    if rows.masked_offsets is None or rows.masked_positions is None or rows.masked_lm_ids is None:
+        return
+    masked_tokens = np.diff(rows.masked_offsets)
+    if masked_tokens.sum() != rows.masked_lm_ids.size:
+        yield f"{masked_tokens.sum()} masked positions, {rows.masked_lm_ids.size} masked ids"
+    if (rows.masked_positions >= np.repeat(row_tokens, masked_tokens)).any():
+        yield "masked_lm_positions beyond the row"
+    if rows.masked_lm_ids.size and int(rows.masked_lm_ids.max()) >= vocab_size:
+        yield f"masked id {rows.masked_lm_ids.max()} beyond {vocab_size} entries"

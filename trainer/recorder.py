@@ -219,11 +219,7 @@ def unigram_entropy_nats(instances: InstanceSet) -> float:
     counts = np.zeros(instances.vocab_size, dtype=np.int64)
     for shard in instances.shards("held_out"):
         for number in range(len(shard.batch_rows)):
-            rows = instances.read_rows(shard, number)
-            ids = rows.input_ids.copy()
-            if rows.masked_offsets is not None:
-                starts = np.repeat(rows.offsets[:-1], np.diff(rows.masked_offsets))
-                ids[starts + rows.masked_positions] = rows.masked_lm_ids
+            ids = instances.read_rows(shard, number).original_ids()
             counts += np.bincount(ids, minlength=instances.vocab_size)
     counts[list(instances.special_ids.values())] = 0
     shares = counts[counts > 0] / counts.sum()

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import secrets
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
 from tests.integration.corpus import SPLIT_BYTES, write_corpus
-from tests.integration.product import RAY_FOLDER, run
+from tests.integration.product import RAY_FOLDER, free_port, module, run, started
+from tests.integration.run_folder import copy_data
+from trainer import config as trainer_config
+from trainer.config import TrainerConfig
 
 CONFIG = f"""\
 root = "ROOT"
@@ -100,3 +107,75 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, config: str) -> Path:
     arguments = ("--config", config, "--root", str(root), "--cluster.workers", "1")
     run("pipeline", "run", *arguments).require_success()
     return root
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A whole run that nothing disturbed, and what its exporter answered while it trained."""
+
+    root: Path
+    settings: TrainerConfig
+    scraped: str
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, config: str, undisturbed: Path) -> TrainedRun:
+    """Train, export and report on a copy of the undisturbed run. Read, never change."""
+    root = copy_data(undisturbed, tmp_path_factory.mktemp("trained"))
+    port = free_port()
+    scraped = ""
+
+    def scrape() -> bool:
+        nonlocal scraped
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                scraped = answer.read().decode()
+        except OSError:  # nobody listens before the first step, nor after the last
+            return False
+        return "clozeline_training_loss_nats{" in scraped
+
+    arguments = ("--config", config, "--root", str(root), "--cluster.metrics_port", str(port))
+    with started(*module("trainer", "run", *arguments)) as training:
+        training.until(scrape, "metrics were served")
+        training.wait().require_success()
+    settings = dataclasses.replace(trainer_config.load(config), root=str(root))
+    return TrainedRun(root, settings, scraped)
+
+
+@dataclass(frozen=True)
+class Head:
+    """A cluster that was started with `ray start --head` and waits for jobs."""
+
+    address: str
+    dashboard: str
+    folder: Path
+    join: dict[str, str]
+    """What a command's environment needs to join it."""
+
+
+@pytest.fixture(scope="session")
+def head(ray_folder: None) -> Iterator[Head]:
+    """One node of two CPUs with token authentication, ended as it was started: by its process."""
+    port, dashboard = free_port(), free_port()
+    # Off for `ray job submit` and on for a local Ray by default: say it on both sides.
+    login = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+    folder = RAY_FOLDER / "head"
+    start = (
+        *("ray", "start", "--head", "--block", "--num-cpus=2", f"--temp-dir={folder}"),
+        *(f"--port={port}", f"--dashboard-port={dashboard}", "--object-store-memory=200000000"),
+        "--disable-usage-stats",
+    )
+    address = f"127.0.0.1:{port}"
+    url = f"http://127.0.0.1:{dashboard}"
+    with started(*start, **login) as node:
+
+        def ready() -> bool:
+            token = {"Authorization": f"Bearer {login['RAY_AUTH_TOKEN']}"}
+            try:
+                with urlopen(Request(f"{url}/api/jobs/", headers=token), timeout=5):
+                    return True
+            except OSError:
+                return False
+
+        node.until(ready, "the cluster takes jobs")
+        yield Head(address, url, folder, {**login, "RAY_ADDRESS": address})

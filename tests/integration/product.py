@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,7 @@ class Command:
 
     def __init__(self, arguments: tuple[str, ...], folder: Path, extra: dict[str, str]) -> None:
         self.arguments = arguments
+        self.orphans: list[psutil.Process] = []
         self._out, self._err = folder / "out", folder / "err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
@@ -78,6 +80,7 @@ class Command:
 
     def kill(self) -> None:
         """`kill -9` the driver, and only it."""
+        self.orphans = psutil.Process(self.process.pid).children(recursive=True)
         os.kill(self.process.pid, signal.SIGKILL)
         assert self.process.wait(DEADLINE_SECONDS) == -signal.SIGKILL, "it had ended by itself"
 
@@ -102,6 +105,13 @@ class Command:
                 yield process
 
 
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def wait_until(condition: Callable[[], object], what: str) -> None:
     """Poll until something is true; an AssertionError after the deadline."""
     deadline = time.monotonic() + DEADLINE_SECONDS
@@ -119,8 +129,18 @@ def started(*arguments: str, **extra: str) -> Iterator[Command]:
             yield command
         finally:
             if command.process.poll() is None:
+                command.orphans = psutil.Process(command.process.pid).children(recursive=True)
                 command.process.terminate()
                 command.process.wait(DEADLINE_SECONDS)
+            # Ray's processes notice the end of their parent within seconds; none outlives a test.
+            wait_until(lambda: not any(map(_runs, command.orphans)), "the orphans' end")
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def module(name: str, *arguments: str) -> tuple[str, ...]:

@@ -477,7 +477,7 @@ PIECES = {
 def test_splits_of_any_size_give_the_documents_of_the_undivided_file(
     kind: Format, data: st.DataObject
 ) -> None:
-    some = st.lists(st.sampled_from(PIECES[kind]), min_size=1, max_size=25)
+    some = st.lists(st.sampled_from(PIECES[kind]), min_size=6, max_size=30)
     pieces: Sequence[bytes] = data.draw(some)
     content = data.draw(st.sampled_from([b"", BOM])) + b"".join(pieces)
     # Small windows put every pattern across a window's end.

@@ -1,0 +1,197 @@
+"""What cannot work is refused by one message and an exit code, and nothing committed is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Head
+from tests.integration.product import Ended, run
+from tests.integration.run_folder import contents, copy_data, current, manifest, require_whole
+
+pytestmark = pytest.mark.ray
+
+
+def refused(ended: Ended, *said: str, code: int = 1) -> None:
+    """Assert one message that says all of `said`, the exit code, and no traceback."""
+    assert ended.exit_code == code, ended
+    assert ended.stderr.count("error: ") == 1, ended
+    assert "Traceback" not in ended.stderr + ended.stdout, ended
+    assert "not foreseen" not in ended.stderr, ended
+    for words in said:
+        assert words in ended.stderr, ended
+
+
+def source(tmp_path: Path, text: str | None, kind: str = "text") -> str:
+    """A config whose only source is one file of this text; None: a file that does not exist."""
+    corpus = tmp_path / "corpus.txt"
+    if text is not None:
+        corpus.write_text(text)
+    path = tmp_path / "run.toml"
+    path.write_text(
+        f'root = "{tmp_path}/run"\n[documents]\npartitions = 1\nheld_out_fraction = 0.0\n'
+        f'[[documents.sources]]\nname = "one"\nformat = "{kind}"\npath = "{corpus}"\n'
+        "[vocabulary]\nvocab_size = 120\n[instances]\nmax_seq_length = 32\n"
+    )
+    return str(path)
+
+
+SENTENCES = "The cat sat on the mat. It was raining all day. Nobody came to the house.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        pytest.param(None, "text", ("corpus.txt", "no such file"), id="a path that is not there"),
+        pytest.param("", "text", ("corpus.txt", "all empty"), id="an empty corpus"),
+        pytest.param("\n \n\n", "text", ("no document is left",), id="a corpus of blank lines"),
+        pytest.param("{not json\n", "jsonl", ("corpus.txt", "byte offset 0"), id="a broken line"),
+        pytest.param(SENTENCES, "text", ("next sentence", "1"), id="one document"),
+        pytest.param(
+            "\n\n".join(f"This is document {number}." for number in range(20)),
+            "text",
+            ("two sentences",),
+            id="documents of one sentence",
+        ),
+    ],
+)
+def test_a_corpus_that_gives_no_instances_is_refused(
+    head: Head, tmp_path: Path, text: str | None, kind: str, said: tuple[str, ...]
+) -> None:
+    ended = run("pipeline", "run", "--config", source(tmp_path, text, kind), **head.join)
+    refused(ended, *said)
+    assert not (tmp_path / "run/instances/current.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("mode = 1", ("masking.mode = 1",)),
+        ("probability = 1.5", ("masking.probability = 1.5", "(0, 1]")),
+        ("probabilty = 0.2", ("masking.probabilty", "unknown key")),
+        ("probability = ", ("not valid TOML",)),
+    ],
+)
+def test_a_wrong_line_in_the_config_is_refused(
+    tmp_path: Path, line: str, said: tuple[str, ...]
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(f"[masking]\n{line}\n")
+    refused(run("pipeline", "run", "--config", str(path)), "run.toml", *said, code=2)
+
+
+def test_a_vocabulary_larger_than_the_corpus_gives_is_refused(
+    undisturbed: Path, config: str, head: Head, tmp_path: Path
+) -> None:
+    root = copy_data(undisturbed, tmp_path)
+    before = contents(root)
+    arguments = ("--config", config, "--root", str(root), "--vocabulary.vocab_size", "1000000")
+    refused(run("pipeline", "run", *arguments, **head.join), "vocabulary.vocab_size = 1000000")
+    after = contents(root)
+    assert {name: after[name] for name in before} == before
+    require_whole(root)
+
+
+def damage(path: Path, *, cut: bool) -> None:
+    """Cut a file short or flip one bit in its middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data[: len(data) * 2 // 3] if cut else data)
+
+
+def train_shards(root: Path) -> list[Path]:
+    folder = current(root, "instances")
+    shards = manifest(root, "instances")["shards"]
+    return [folder / one["object"]["name"] for one in shards if one["split"] == "train"]
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["cut short", "one flipped bit"])
+def test_a_damaged_shard_ends_the_training_at_once(
+    undisturbed: Path, config: str, head: Head, tmp_path: Path, cut: bool
+) -> None:
+    root = copy_data(undisturbed, tmp_path)
+    for shard in train_shards(root):
+        damage(shard, cut=cut)
+    ended = run("trainer", "pretrain", "--config", config, "--root", str(root), **head.join)
+    refused(ended, "cut short" if cut else "CRC-32", ".arrow", "pipeline instances")
+    # One attempt: a restart would meet the same bytes.
+    assert len(list(root.glob("training/*/attempts/*.json"))) == 1
+    verified = run("pipeline", "verify", str(root))
+    assert verified.exit_code == 1
+    assert "documents" in verified.stdout
+    assert verified.stdout.count("fault: ") >= len(train_shards(root))
+
+
+def test_a_vocabulary_that_is_not_the_shards_is_refused(
+    undisturbed: Path, config: str, head: Head, tmp_path: Path
+) -> None:
+    root = copy_data(undisturbed, tmp_path)
+    path = current(root, "vocabulary") / "tokenizer.json"
+    path.write_text(path.read_text().replace("[UNK]", "[unk]"))
+    static = ("--masking.mode", "static")
+    ended = run("pipeline", "run", "--config", config, "--root", str(root), *static, **head.join)
+    refused(ended, "tokenizer.json", "SHA-256")
+    path = current(root, "instances") / "vocab.txt"
+    path.write_text(path.read_text().replace("the\n", "eht\n"))
+    ended = run("trainer", "pretrain", "--config", config, "--root", str(root), **head.join)
+    refused(ended, "vocab.txt", "SHA-256")
+    assert run("pipeline", "verify", str(root)).stdout.count("fault: ") >= 2
+
+
+def test_a_config_of_other_shards_is_refused_by_the_trainer(undisturbed: Path, config: str) -> None:
+    arguments = ("--config", config, "--root", str(undisturbed))
+    changed = ("--instances.max_seq_length", "48")
+    ended = run("trainer", "pretrain", *arguments, *changed)
+    refused(ended, "max_seq_length: 64 there, 48 here", "pipeline instances")
+    ended = run("trainer", "export", *arguments)
+    refused(ended, "no training yet", "python -m trainer pretrain")
+
+
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """A file system of its own in memory; skips where that takes rights this user has not."""
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True
+    )
+    if os.geteuid() != 0 or done.returncode != 0:
+        pytest.skip("mounting a file system takes root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_stops_the_run_and_keeps_what_is_committed(
+    undisturbed: Path, config: str, head: Head, tmp_path: Path
+) -> None:
+    size = sum(map(len, contents(undisturbed).values()))
+    with mounted(tmp_path / "disk", f"size={size + (3 << 20)}") as root:
+        copy_data(undisturbed, root)
+        with (root / "filler").open("wb") as filler:
+            room = os.statvfs(root)
+            filler.write(b"\0" * (room.f_bavail * room.f_bsize - 40_000))
+        arguments = ("--config", config, "--root", str(root), "--seed", "8")
+        ended = run("pipeline", "run", *arguments, **head.join)
+        refused(ended, "No space left on device", "free space")
+        require_whole(root)
+        (root / "filler").unlink()
+        assert json.loads((root / "documents/current.json").read_bytes())
+
+
+def test_a_place_without_write_permission_is_refused(
+    undisturbed: Path, config: str, head: Head, tmp_path: Path
+) -> None:
+    with mounted(tmp_path / "disk", "size=64m") as root:
+        copy_data(undisturbed, root)
+        subprocess.run(["mount", "-o", "remount,ro", str(root)], check=True)
+        arguments = ("--config", config, "--root", str(root), "--seed", "8")
+        ended = run("pipeline", "run", *arguments, **head.join)
+        refused(ended, "Read-only file system", "cannot write")
+        require_whole(root)

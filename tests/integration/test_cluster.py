@@ -1,0 +1,72 @@
+"""Jobs on a running cluster: by address, by `auto`, and by `ray job submit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Head
+from tests.integration.product import REPOSITORY, run, started
+from tests.integration.run_folder import contents, differences, require_whole
+
+pytestmark = pytest.mark.ray
+
+_MOST_PACKAGE_BYTES = 100 << 20  # of a working directory that Ray takes
+
+
+def test_a_submitted_job_does_the_whole_run(
+    undisturbed: Path, config: str, head: Head, tmp_path: Path
+) -> None:
+    submit = ("ray", "job", "submit", "--address", head.dashboard, "--working-dir", ".", "--")
+    command = ("python", "-m", "pipeline", "run", "--config", config, "--root", str(tmp_path))
+    with started(*submit, *command, **head.join) as job:
+        job.wait().require_success()
+    assert differences(contents(undisturbed), contents(tmp_path)) == []
+    require_whole(tmp_path)
+
+
+def test_the_submitted_working_directory_holds_the_code_and_nothing_heavy(head: Head) -> None:
+    (session,) = (path for path in head.folder.glob("session_2*") if path.is_dir())
+    (package,) = (
+        path
+        for path in (session / "runtime_resources/working_dir_files").iterdir()
+        if path.is_dir()
+    )
+    assert (package / "pipeline/__main__.py").is_file()
+    assert (package / "trainer/__main__.py").is_file()
+    assert (package / "deploy/runs/demo.toml").is_file()
+    for heavy in (".venv", ".git", "runs", ".hypothesis", ".mypy_cache"):
+        assert not (package / heavy).exists(), heavy
+    size = sum(path.stat().st_size for path in package.rglob("*") if path.is_file())
+    assert size < _MOST_PACKAGE_BYTES // 10
+
+
+def test_auto_joins_the_running_cluster(undisturbed: Path, config: str, head: Head) -> None:
+    arguments = ("run", "--config", config, "--root", str(undisturbed), "--ray_address", "auto")
+    where = {**head.join, "RAY_TMPDIR": str(head.folder)}
+    del where["RAY_ADDRESS"]
+    ended = run("pipeline", *arguments, **where).require_success()
+    assert ended.stdout.count("done already") == 3
+
+
+def test_more_workers_than_the_cluster_has_are_refused(
+    undisturbed: Path, config: str, head: Head
+) -> None:
+    ended = run(
+        "trainer",
+        *("pretrain", "--config", config, "--root", str(undisturbed)),
+        *("--ray_address", head.address, "--training.workers", "4"),
+        **head.join,
+    )
+    assert ended.exit_code == 1
+    assert "training.workers = 4: want 4 CPU, the cluster has 2" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_address_without_a_cluster_is_refused(config: str) -> None:
+    ended = run("pipeline", "run", "--config", config, "--ray_address", "127.0.0.1:1")
+    assert ended.exit_code == 1
+    assert "ray_address = 127.0.0.1:1: cannot join" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (REPOSITORY / "runs" / "default").exists()

@@ -1,0 +1,111 @@
+"""`kill -9` of the driver or of a worker in the middle of each stage changes no byte.
+
+What was done before a kill is not done again: its markers are sealed, rewritten as the same JSON
+in other bytes, and whoever completed such a unit once more would be refused for it.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.integration.corpus import REPEATED_FILES
+from tests.integration.product import module, started
+from tests.integration.run_folder import (
+    contents,
+    current,
+    differences,
+    markers,
+    require_whole,
+    units,
+)
+
+pytestmark = pytest.mark.ray
+
+
+class Seals:
+    """Markers that nobody may write again, and their own bytes."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[Path, bytes] = {}
+
+    def add(self, paths: list[Path]) -> None:
+        for path in paths:
+            self._bytes[path] = path.read_bytes()
+            path.write_text(json.dumps(json.loads(self._bytes[path])))
+
+    def lift(self) -> None:
+        for path, data in self._bytes.items():
+            path.write_bytes(data)
+
+
+def test_killed_drivers_leave_what_the_same_command_goes_on_from(
+    undisturbed: Path, config: str, tmp_path: Path
+) -> None:
+    root = tmp_path
+    command = module(
+        "pipeline", "run", "--config", config, "--root", str(root), "--cluster.workers", "2"
+    )
+    splits = units(undisturbed, "documents")["split"]["done_now"]
+    partitions = units(undisturbed, "instances")["build"]["done_now"]
+    # Nine tenths and more: only the repeated files, seconds of work each, are in flight.
+    most = splits - REPEATED_FILES
+    assert splits > most >= 0.9 * splits
+    seals = Seals()
+    done = {}
+    with ExitStack() as running:
+        for stage, unit, count in (
+            ("documents", "split/*", most),
+            ("vocabulary", "count/*", 1),
+            ("instances", "build/*", 1),
+        ):
+            job = running.enter_context(started(*command))
+            job.until(
+                partial(lambda s, u, c: len(markers(root, s, u)) >= c, stage, unit, count),
+                f"{count} of {stage} {unit} were done",
+            )
+            job.kill()
+            # The next one starts at once: the killed one's workers may still be writing.
+            done[stage] = len(markers(root, stage, unit))
+            assert not (root / stage / "current.json").exists(), f"{stage} was done before the kill"
+            seals.add(markers(root, stage))
+        running.enter_context(started(*command)).wait().require_success()
+    seals.lift()
+    assert differences(contents(undisturbed), contents(root)) == []
+    read = units(root, "documents")["split"]
+    assert read["done_before"] >= done["documents"] == most
+    assert read["done_now"] <= splits - most
+    assert units(root, "vocabulary")["normalization"] == {"done_before": 1, "done_now": 0}
+    built = units(root, "instances")["build"]
+    assert built["done_before"] >= done["instances"]
+    assert built["done_now"] <= partitions - done["instances"]
+    require_whole(root)
+
+
+def test_killed_workers_are_replaced_and_the_command_ends_well(
+    undisturbed: Path, config: str, tmp_path: Path
+) -> None:
+    root = tmp_path
+    command = module(
+        "pipeline", "run", "--config", config, "--root", str(root), "--cluster.workers", "2"
+    )
+    with started(*command) as job:
+        for stage, unit in (
+            ("documents", "split/*"),
+            ("vocabulary", "normalization"),
+            ("instances", "build/*"),
+        ):
+            job.until(
+                lambda stage=stage, unit=unit: markers(root, stage, unit),
+                f"the first of {stage} {unit} was done",
+            )
+            job.kill_worker("ray::Map")
+            assert not (root / stage / "current.json").exists(), f"{stage} was done before the kill"
+        job.wait().require_success()
+    assert differences(contents(undisturbed), contents(root)) == []
+    assert current(root, "instances").name == current(undisturbed, "instances").name
+    require_whole(root)

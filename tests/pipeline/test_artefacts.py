@@ -1,0 +1,267 @@
+"""verify finds every kind of damage; gc removes what nothing needs and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline import artefacts
+from pipeline.__main__ import main
+from pipeline.commit import Generation
+from pipeline.config import MaskingConfig
+from pipeline.contract import ObjectEntry, canonical_json
+from pipeline.errors import CorruptError, InputError
+from pipeline.instance_set import InstanceSet
+from pipeline.storage import TEMPORARY_PREFIX
+from pipeline.vocabulary import vocab_txt
+from tests.pipeline.small_run import FINGERPRINTS, VOCABULARY, write_run
+
+DOCUMENTS = f"documents/{FINGERPRINTS['documents']}"
+VOCABULARIES = f"vocabulary/{FINGERPRINTS['vocabulary']}"
+INSTANCES = f"instances/{FINGERPRINTS['instances']}"
+# Every object that a manifest names.
+OBJECTS = [
+    f"{DOCUMENTS}/train-00000.arrow",
+    f"{DOCUMENTS}/held_out-00000.arrow",
+    f"{VOCABULARIES}/tokenizer.json",
+    f"{VOCABULARIES}/vocab.txt",
+    f"{INSTANCES}/train-00001-00000.arrow",
+    f"{INSTANCES}/held_out-00002-00000.arrow",
+    f"{INSTANCES}/train-00000-00000.lengths",
+    f"{INSTANCES}/tokenizer.json",
+    f"{INSTANCES}/vocab.txt",
+]
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.fixture
+def run(whole_run: Path, tmp_path: Path) -> Path:
+    """A copy to be damaged."""
+    return Path(shutil.copytree(whole_run, tmp_path / "run"))
+
+
+def faults(uri: Path) -> list[str]:
+    return [
+        f"{one.generation.prefix}: {fault}"
+        for one in artefacts.find(str(uri))
+        for fault in artefacts.faults(one)
+    ]
+
+
+def files_below(path: Path) -> set[str]:
+    return {one.relative_to(path).as_posix() for one in path.rglob("*") if one.is_file()}
+
+
+def test_a_whole_run_has_no_fault(whole_run: Path) -> None:
+    assert faults(whole_run) == []
+    assert main(["verify", str(whole_run)]) == 0
+
+
+def test_static_instances_have_no_fault(tmp_path: Path) -> None:
+    root = write_run(tmp_path, static_rules=MaskingConfig())
+    assert InstanceSet.open(str(root)).static_masking
+    assert faults(root) == []
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+@pytest.mark.parametrize("damage", ["cut_short", "flipped", "longer", "deleted"])
+def test_damage_to_any_object_is_found_and_named(run: Path, name: str, damage: str) -> None:
+    path = run / name
+    data = bytearray(path.read_bytes())
+    if damage == "deleted":
+        path.unlink()
+    else:
+        data[len(data) // 2] ^= 1
+        whole = path.read_bytes()
+        path.write_bytes(
+            {"cut_short": whole[:-1], "longer": whole + b"\0", "flipped": data}[damage]
+        )
+    found = faults(run)
+    assert any(str(path) in fault for fault in found)
+    assert all(fault.startswith(name.rpartition("/")[0]) for fault in found)
+    assert main(["verify", str(run)]) == 1
+
+
+def test_an_exchanged_vocabulary_is_found(run: Path) -> None:
+    other = [*VOCABULARY[:-2], VOCABULARY[-1], VOCABULARY[-2]]
+    for folder in (VOCABULARIES, INSTANCES):
+        (run / folder / "vocab.txt").write_bytes(vocab_txt(other))
+    found = faults(run)
+    assert [fault.split(":")[0] for fault in found] == [VOCABULARIES, INSTANCES]
+    assert all("vocab.txt: SHA-256" in fault for fault in found)
+    with pytest.raises(CorruptError, match=r"vocab\.txt: SHA-256"):
+        _ = InstanceSet.open(str(run)).vocab_txt
+
+
+@pytest.mark.parametrize("folder", [DOCUMENTS, VOCABULARIES, INSTANCES])
+def test_an_edited_manifest_is_found(run: Path, folder: str) -> None:
+    path = run / folder / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    manifest["counts"]["new"] = {}
+    path.write_bytes(canonical_json(manifest))
+    (fault,) = faults(run)
+    assert fault.startswith(f"{folder}: manifest.json: SHA-256")
+    assert "where current.json says" in fault
+    # By its own name too, not only by way of the pointer.
+    assert faults(run / folder) == [fault]
+    assert main(["verify", str(run / folder)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "edit", "message"),
+    [
+        (DOCUMENTS, ('"kept": 40', '"kept": 41'), "40 documents, the manifest says 41"),
+        (DOCUMENTS, (r'"documents": \d+', '"documents": 1000'), "the manifest says 1000"),
+        (VOCABULARIES, ('"vocab_size": 65', '"vocab_size": 66'), "65 entries, not 66"),
+        (INSTANCES, ('"instances": 80', '"instances": 81'), "train: 80 instances and"),
+        (INSTANCES, ('"vocab_size": 65', '"vocab_size": 60'), "beyond 60 entries"),
+        (
+            INSTANCES,
+            (r'("split": "train",\s+"tokens": )\d+', r"\g<1>1"),
+            "the manifest says 40 and 1",
+        ),
+    ],
+)
+def test_a_manifest_that_disagrees_with_its_objects_is_found_without_a_pointer(
+    run: Path, folder: str, edit: tuple[str, str], message: str
+) -> None:
+    (run / folder.split("/")[0] / "current.json").unlink()
+    path = run / folder / "manifest.json"
+    edited, replaced = re.subn(*edit, path.read_text(), count=1)
+    assert replaced
+    path.write_text(edited)
+    found = faults(run / folder)
+    assert found and any(message in fault for fault in found)
+
+
+def test_a_manifest_that_names_bytes_that_are_no_arrow_file_is_found(tmp_path: Path) -> None:
+    generation = Generation(str(tmp_path), "documents", "f" * 20)
+    generation.complete("merge/000000", {"train-00000.arrow": b"no arrow"}, {})
+    entry = dataclasses.asdict(ObjectEntry.of("train-00000.arrow", b"no arrow"))
+    file = {"object": entry, "split": "train", "documents": 0}
+    generation.commit({"counts": {"kept": 0}, "files": [file], "inputs": {}}, {})
+    (fault,) = faults(tmp_path)
+    assert "train-00000.arrow: not a valid Arrow file" in fault
+
+
+def test_a_generation_under_another_name_is_found(run: Path) -> None:
+    (run / DOCUMENTS).rename(run / "documents" / ("e" * 20))
+    (fault,) = faults(run / "documents" / ("e" * 20))
+    assert f"fingerprint {FINGERPRINTS['documents']} is not the folder's" in fault
+
+
+def test_a_manifest_cut_short_ends_with_a_message(run: Path) -> None:
+    path = run / DOCUMENTS / "manifest.json"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(CorruptError, match=r"manifest\.json: not valid JSON"):
+        faults(run)
+
+
+def test_a_run_a_stage_a_generation_and_its_manifest_are_found(
+    whole_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stages(uri: str) -> list[str]:
+        return [one.generation.stage for one in artefacts.find(uri)]
+
+    assert stages(str(whole_run)) == ["documents", "vocabulary", "instances"]
+    assert stages(f"{whole_run}/") == ["documents", "vocabulary", "instances"]
+    for name in ("instances", INSTANCES, f"{INSTANCES}/", f"{INSTANCES}/manifest.json"):
+        assert stages(f"{whole_run}/{name}") == ["instances"]
+    monkeypatch.chdir(whole_run)
+    for name in ("instances", INSTANCES):
+        assert stages(name) == ["instances"]
+    monkeypatch.chdir(whole_run.parent)
+    assert stages("run") == ["documents", "vocabulary", "instances"]
+
+
+@pytest.mark.parametrize("name", ["absent", ".", "training", "training/f", f"{DOCUMENTS}/markers"])
+def test_what_is_no_artefact_of_the_data_half_is_refused(tmp_path: Path, name: str) -> None:
+    root = write_run(tmp_path / "run")
+    training = Generation(str(root), "training", "f")
+    training.commit({"inputs": {}}, {})
+    uri = tmp_path if name == "." else root / name
+    with pytest.raises(InputError, match="no finished documents, vocabulary or instances here"):
+        artefacts.find(str(uri))
+
+
+def test_gc_finds_nothing_in_a_run_without_leftovers(run: Path) -> None:
+    shutil.rmtree(run / DOCUMENTS / "passes")
+    assert artefacts.garbage(str(run)) == {}
+
+
+def test_gc_lists_old_generations_finished_passes_and_temporary_files(run: Path) -> None:
+    old = Generation(str(run), "vocabulary", "0" * 20)
+    old.complete("train", {"vocab.txt": b"old"}, {})
+    killed = Generation(str(run), "instances", "2" * 20)
+    killed.complete("build/000000", {"x.arrow": b"12345"}, {})
+    leftovers = [
+        f"{INSTANCES}/{TEMPORARY_PREFIX}abc",
+        f"{DOCUMENTS}/markers/{TEMPORARY_PREFIX}def",
+        f"documents/{TEMPORARY_PREFIX}ghi",
+    ]
+    for name in leftovers:
+        (run / name).write_bytes(b"left")
+    groups = artefacts.garbage(str(run))
+    assert {group: sorted(name for name, _ in objects) for group, objects in groups.items()} == {
+        "temporary files of killed writers": sorted(leftovers),
+        f"{DOCUMENTS}/passes (finished)": [f"{DOCUMENTS}/passes/split/000000.run"],
+        f"{old.prefix} (nothing points to it)": [
+            f"{old.prefix}/markers/train.json",
+            f"{old.prefix}/vocab.txt",
+        ],
+        f"{killed.prefix} (nothing points to it)": [
+            f"{killed.prefix}/markers/build/000000.json",
+            f"{killed.prefix}/x.arrow",
+        ],
+    }
+    assert (f"{killed.prefix}/x.arrow", 5) in groups[f"{killed.prefix} (nothing points to it)"]
+
+
+def test_gc_keeps_the_inputs_of_current_generations(run: Path) -> None:
+    # The vocabulary moved on, the instances were not made again: they still name the old one.
+    newer = Generation(str(run), "vocabulary", "9" * 20)
+    newer.commit({"inputs": {"documents": FINGERPRINTS["documents"]}}, {})
+    assert not any(group.startswith("vocabulary/") for group in artefacts.garbage(str(run)))
+
+
+def test_gc_removes_what_it_lists_when_asked_and_leaves_the_rest_whole(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Generation(str(run), "vocabulary", "0" * 20).complete("train", {"vocab.txt": b"old"}, {})
+    (run / f"{INSTANCES}/{TEMPORARY_PREFIX}abc").write_bytes(b"left")
+    before = files_below(run)
+    listed = {name for objects in artefacts.garbage(str(run)).values() for name, _ in objects}
+    assert len(listed) == 4
+
+    assert main(["gc", str(run)]) == 0
+    assert files_below(run) == before
+    assert "4 objects would be removed with --delete" in capsys.readouterr().out
+
+    assert main(["gc", str(run), "--delete"]) == 0
+    assert files_below(run) == before - listed
+    assert "4 objects removed" in capsys.readouterr().out
+    assert faults(run) == []
+    assert artefacts.garbage(str(run)) == {}
+
+
+def test_gc_refuses_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not a run")
+    with pytest.raises(InputError, match="no stage's folder here; name a run's root"):
+        artefacts.garbage(str(tmp_path))
+
+
+def test_gc_removes_nothing_while_a_current_manifest_is_missing(run: Path) -> None:
+    (run / INSTANCES / "manifest.json").unlink()
+    before = files_below(run)
+    with pytest.raises(CorruptError, match=r"has no manifest\.json, so what it needs is unknown"):
+        main(["gc", str(run), "--delete"])
+    assert files_below(run) == before
