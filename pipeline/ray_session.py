@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -15,6 +16,7 @@ from typing import Any
 from pipeline.errors import ClozelineError, ClusterError
 
 LOCAL = "local"
+_CONNECT_SECONDS = 10.0
 
 
 @contextmanager
@@ -33,8 +35,9 @@ def ray_session(
         options |= {"include_dashboard": False, "object_store_memory": object_store_bytes}
         options |= {"num_cpus": max(cpus, len(os.sched_getaffinity(0)))}
     try:
+        _require_listener(address)
         ray.init(address=address, **options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
         raise ClusterError(
             f"ray_address = {address}: cannot join: {error}; start a cluster with "
             "`ray start --head`, correct the address, or leave it out for a local Ray"
@@ -48,6 +51,13 @@ def ray_session(
         raise ours from error
     finally:
         ray.shutdown()
+
+
+def _require_listener(address: str) -> None:
+    """Raise OSError unless somebody listens at a host:port; Ray would try for eight minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
 
 
 def our_error(error: BaseException) -> ClozelineError | None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from types import TracebackType
+from typing import Literal
 
 import psutil
 
-_INTERVAL_SECONDS = 0.5
+# Walking the processes of a machine takes tens of milliseconds.
+_INTERVAL_SECONDS = 2.0
 
 
 class PeakMemory:
-    """Samples the resident bytes of this process and its descendants while the block runs."""
+    """Samples the resident bytes of this process and its descendants while the block runs.
+
+    Pages that several processes share count once.
+    """
 
     def __init__(self) -> None:
         self.peak_bytes = 0
@@ -32,19 +38,23 @@ class PeakMemory:
         self._thread.join()
 
     def _watch(self) -> None:
+        highest = 0
         while True:
-            self.peak_bytes = max(self.peak_bytes, _resident_bytes())
+            resident = sum(_sizes("rss"))
+            # Shared pages counted once (PSS) take milliseconds a process to add up, so only
+            # where the cheap sum, an upper bound, stands higher than before.
+            if resident > highest:
+                highest = resident
+                self.peak_bytes = max(self.peak_bytes, sum(_sizes("pss")))
             if self._stop.wait(_INTERVAL_SECONDS):
                 return
 
 
-def _resident_bytes() -> int:
-    # A sum of resident sizes counts shared pages once a process: an upper bound.
+def _sizes(kind: Literal["rss", "pss"]) -> Iterator[int]:
     own = psutil.Process()
-    total = 0
     for process in (own, *own.children(recursive=True)):
         try:
-            total += process.memory_info().rss
+            memory = process.memory_info() if kind == "rss" else process.memory_full_info()
+            yield getattr(memory, kind)
         except psutil.Error:  # it ended between listing and reading
             continue
-    return total

@@ -148,7 +148,6 @@ class Head:
 
     address: str
     dashboard: str
-    folder: Path
     join: dict[str, str]
     """What a command's environment needs to join it."""
 
@@ -159,11 +158,9 @@ def head(ray_folder: None) -> Iterator[Head]:
     port, dashboard = free_port(), free_port()
     # Off for `ray job submit` and on for a local Ray by default: say it on both sides.
     login = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
-    folder = RAY_FOLDER / "head"
     start = (
-        *("ray", "start", "--head", "--block", "--num-cpus=2", f"--temp-dir={folder}"),
+        *("ray", "start", "--head", "--block", "--num-cpus=2", "--disable-usage-stats"),
         *(f"--port={port}", f"--dashboard-port={dashboard}", "--object-store-memory=200000000"),
-        "--disable-usage-stats",
     )
     address = f"127.0.0.1:{port}"
     url = f"http://127.0.0.1:{dashboard}"
@@ -178,4 +175,4 @@ def head(ray_folder: None) -> Iterator[Head]:
                 return False
 
         node.until(ready, "the cluster takes jobs")
-        yield Head(address, url, folder, {**login, "RAY_ADDRESS": address})
+        yield Head(address, url, {**login, "RAY_ADDRESS": address})

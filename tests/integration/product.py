@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,9 +129,11 @@ def started(*arguments: str, **extra: str) -> Iterator[Command]:
             yield command
         finally:
             if command.process.poll() is None:
-                command.orphans = psutil.Process(command.process.pid).children(recursive=True)
-                command.process.terminate()
-                command.process.wait(DEADLINE_SECONDS)
+                command.kill()
+                # By number, never by name; a cluster's own way to end takes half a minute.
+                for one in command.orphans:
+                    with suppress(psutil.NoSuchProcess):
+                        one.kill()
             # Ray's processes notice the end of their parent within seconds; none outlives a test.
             wait_until(lambda: not any(map(_runs, command.orphans)), "the orphans' end")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Head
-from tests.integration.product import REPOSITORY, run, started
+from tests.integration.product import RAY_FOLDER, REPOSITORY, run, started
 from tests.integration.run_folder import contents, differences, require_whole
 
 pytestmark = pytest.mark.ray
@@ -27,12 +27,8 @@ def test_a_submitted_job_does_the_whole_run(
 
 
 def test_the_submitted_working_directory_holds_the_code_and_nothing_heavy(head: Head) -> None:
-    (session,) = (path for path in head.folder.glob("session_2*") if path.is_dir())
-    (package,) = (
-        path
-        for path in (session / "runtime_resources/working_dir_files").iterdir()
-        if path.is_dir()
-    )
+    packages = RAY_FOLDER.glob("ray/session_2*/runtime_resources/working_dir_files/*")
+    (package,) = (path for path in packages if path.is_dir())
     assert (package / "pipeline/__main__.py").is_file()
     assert (package / "trainer/__main__.py").is_file()
     assert (package / "deploy/runs/demo.toml").is_file()
@@ -44,9 +40,8 @@ def test_the_submitted_working_directory_holds_the_code_and_nothing_heavy(head: 
 
 def test_auto_joins_the_running_cluster(undisturbed: Path, config: str, head: Head) -> None:
     arguments = ("run", "--config", config, "--root", str(undisturbed), "--ray_address", "auto")
-    where = {**head.join, "RAY_TMPDIR": str(head.folder)}
-    del where["RAY_ADDRESS"]
-    ended = run("pipeline", *arguments, **where).require_success()
+    login = {name: value for name, value in head.join.items() if name != "RAY_ADDRESS"}
+    ended = run("pipeline", *arguments, **login).require_success()
     assert ended.stdout.count("done already") == 3
 
 

@@ -21,7 +21,7 @@ def healed_by_restart(error: BaseException) -> bool:
     return ours is None or isinstance(ours, StorageError)
 
 
-class LastingFailures(UserCallback):  # type: ignore[misc]  # ray is not typed
+class LastingFailures(UserCallback):
     """Ends the run with the first worker failure that no restart heals."""
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
