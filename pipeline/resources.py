@@ -25,6 +25,7 @@ class PeakMemory:
         self._thread = threading.Thread(target=self._watch, name="peak-memory", daemon=True)
 
     def __enter__(self) -> PeakMemory:
+        self.peak_bytes = sum(_sizes("pss"))  # short work may end before the thread looks
         self._thread.start()
         return self
 

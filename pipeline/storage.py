@@ -232,7 +232,9 @@ class S3Storage:
         if not self.bucket:
             raise StorageError(f"{uri}: no bucket; write s3://bucket/prefix")
         retries: Any = {"max_attempts": 8, "mode": "adaptive"}
-        self._client = boto3.client("s3", config=Config(retries=retries))
+        # A session of its own: the shared one keeps the first credentials it saw, and making
+        # clients of it is not safe in threads.
+        self._client = boto3.session.Session().client("s3", config=Config(retries=retries))
 
     def _key(self, name: str) -> str:
         return f"{self.prefix}/{name}" if self.prefix else name

@@ -56,7 +56,7 @@ def training_manifest(
 
 
 def trained_model(config: TrainerConfig) -> tuple[BertForPreTraining, InstanceSet, Generation]:
-    """Load the model of the run's finished training, on the CPU, with the instances it learned from.
+    """Load the model of the finished training, on the CPU, with the instances it learned from.
 
     Raises InputError if the config's training has not ended.
     """

@@ -1,4 +1,4 @@
-"""Write configuration.md from the config dataclasses: `python docs/reference/make_configuration.py`."""
+"""Write configuration.md from the config dataclasses; run it after a change of theirs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def page() -> str:
     for name, cls in tables:
         about = "" if cls is TrainerConfig else f"{(cls.__doc__ or '').strip()}\n\n"
         parts.append(
-            f"## {name}\n\n{about}| key | type | kind | meaning | default |\n|---|---|---|---|---|\n"
+            f"## {name}\n\n{about}"
+            "| key | type | kind | meaning | default |\n|---|---|---|---|---|\n"
             + "\n".join(rows(cls, field_docs(cls)))
             + "\n"
         )

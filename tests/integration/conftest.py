@@ -13,8 +13,9 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.integration.corpus import SPLIT_BYTES, write_corpus
-from tests.integration.product import RAY_FOLDER, free_port, module, run, started
+from tests.integration.product import RAY_FOLDER, module, run, started
 from tests.integration.run_folder import copy_data
+from tests.ports import free_port
 from trainer import config as trainer_config
 from trainer.config import TrainerConfig
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -136,13 +135,6 @@ def started(*arguments: str, **extra: str) -> Iterator[Command]:
                         one.kill()
             # Ray's processes notice the end of their parent within seconds; none outlives a test.
             wait_until(lambda: not any(map(_runs, command.orphans)), "the orphans' end")
-
-
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def module(name: str, *arguments: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Head, TrainedRun
-from tests.integration.product import free_port, run
+from tests.integration.product import run
 from tests.integration.run_folder import (
     DATA_STAGES,
     contents,
@@ -17,6 +17,7 @@ from tests.integration.run_folder import (
     generations,
     require_whole,
 )
+from tests.ports import free_port
 from trainer.training_run import open_instances, training_generation
 
 pytestmark = pytest.mark.ray
