@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +16,7 @@ import ray
 import ray.data
 
 from pipeline.config import PipelineConfig
+from pipeline.errors import ClozelineError
 from pipeline.progress import progress
 from pipeline.ray_session import ray_session
 from pipeline.stage import Stage
@@ -60,13 +63,16 @@ def run_units(
 
     def call(row: dict[str, Any]) -> dict[str, Any]:
         unit = json.loads(row["unit"])
-        found = generation.marker(unit["marker"])
-        facts = work(unit) if found is None else found
-        return {
-            "number": row["number"],
-            "facts": json.dumps(facts),
-            "done_before": found is not None,
-        }
+        result = {"number": row["number"], "facts": "", "done_before": False, "error": b""}
+        try:
+            found = generation.marker(unit["marker"])
+            facts = work(unit) if found is None else found
+        except ClozelineError as error:
+            # As a value: what a task raises reaches the driver wrapped in Ray's own texts. The
+            # note is what --debug shows.
+            error.add_note(traceback.format_exc())
+            return {**result, "error": pickle.dumps(error)}
+        return {**result, "facts": json.dumps(facts), "done_before": found is not None}
 
     data = ray.data.from_items(rows, override_num_blocks=len(rows))
     # Without a limit Ray Data fills every CPU of the cluster.
@@ -75,6 +81,8 @@ def run_units(
     total = sum(weights)
     with progress(description, total or len(units), "bytes" if total else "units") as advance:
         for row in data.iter_rows():
+            if row["error"]:
+                raise pickle.loads(row["error"])
             number = row["number"]
             results[number] = json.loads(row["facts"])
             stage.count_unit(units[number]["marker"], done_before=row["done_before"])

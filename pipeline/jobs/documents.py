@@ -319,6 +319,7 @@ def _manifest(
             **counts,
             "dropped_beyond_limit": beyond,
             "dropped_duplicate": duplicate,
+            "empty_files": sum(file.bytes == 0 for found in files.values() for file in found),
             "input_bytes": sum(file.bytes for found in files.values() for file in found),
             "input_files": sum(map(len, files.values())),
             "kept": kept,
