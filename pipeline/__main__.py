@@ -26,7 +26,7 @@ usage: python -m pipeline COMMAND [--config FILE.toml] [--FIELD VALUE ...] [--de
 
   inspect URI  counts and decoded instances with their masks
   verify URI   check schema, counts, sizes and checksums; exit code 1 on any fault
-  gc ROOT      list generations that nothing points to; --delete removes them
+  gc ROOT      list finished generations that nothing points to; --delete removes them
 
 `python -m pipeline COMMAND --help` lists a command's fields. A URI is a local path or s3://."""
 
@@ -64,6 +64,8 @@ class GcArguments:
     """A run's root."""
     delete: bool = False
     """Remove it."""
+    unfinished: bool = False
+    """Include generations that were never finished: interrupted work, checkpoints too."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -111,8 +113,11 @@ def inspect(arguments: InspectArguments) -> int:
     console = Console(highlight=False)
     for artefact in artefacts.find(arguments.uri):
         generation = artefact.generation
+        manifest = generation.manifest() or {}  # refuses one that was changed
+        if "counts" not in manifest:  # training and export: the report tells of them
+            continue
         table = Table("count", "value", title=f"{generation.stage} {generation.fingerprint}")
-        for name, value in _flattened(artefact.manifest["counts"]):
+        for name, value in _flattened(manifest["counts"]):
             table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
         console.print(table)
         if generation.stage != "instances":
@@ -156,7 +161,7 @@ def verify(arguments: VerifyArguments) -> int:
 
 def gc(arguments: GcArguments) -> int:
     """List what nothing points to with its size; remove it if asked to."""
-    groups = artefacts.garbage(arguments.root)
+    groups = artefacts.garbage(arguments.root, unfinished=arguments.unfinished)
     storage = open_storage(arguments.root)
     for group, objects in groups.items():
         print(f"{group}: {len(objects)} objects, {sum(size for _, size in objects):,} bytes")

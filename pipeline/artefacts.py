@@ -19,7 +19,6 @@ from pipeline.storage import TEMPORARY_PREFIX, open_storage, sha256
 from pipeline.vocabulary import read_vocab
 
 STAGES = ("documents", "vocabulary", "instances", "training", "export")
-DATA_STAGES = ("documents", "vocabulary", "instances")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Artefact:
 
 
 def find(uri: str) -> list[Artefact]:
-    """Return the complete generations of the data stages at a run's root, a stage or a generation.
+    """Return the complete generations at a run's root, a stage or a generation.
 
     Raises InputError if there is none.
     """
@@ -44,12 +43,11 @@ def find(uri: str) -> list[Artefact]:
     elif pointer := read_pointer(head or ".", last):
         found = [pointer[0]]
     else:
-        pointers = (read_pointer(uri, stage) for stage in DATA_STAGES)
+        pointers = (read_pointer(uri, stage) for stage in STAGES)
         found = [pointer[0] for pointer in pointers if pointer]
-    if not found or any(one.stage not in DATA_STAGES for one in found):
+    if not found or any(one.stage not in STAGES for one in found):
         raise InputError(
-            f"{uri}: no finished {', '.join(DATA_STAGES[:-1])} or {DATA_STAGES[-1]} here; name a "
-            "run's root, a stage's folder or a generation"
+            f"{uri}: no finished stage here; name a run's root, a stage's folder or a generation"
         )
     return [Artefact(one, _manifest(one)) for one in found]
 
@@ -77,6 +75,8 @@ def faults(artefact: Artefact) -> Iterator[str]:
         "documents": _document_faults,
         "vocabulary": _vocabulary_faults,
         "instances": _instance_faults,
+        "training": _object_faults,
+        "export": _object_faults,
     }
     yield from checks[generation.stage](artefact)
 
@@ -111,6 +111,13 @@ def _document_faults(artefact: Artefact) -> Iterator[str]:
         yield f"{documents} documents, the manifest says {artefact.manifest['counts']['kept']}"
 
 
+def _object_faults(artefact: Artefact) -> Iterator[str]:
+    for entry in artefact.manifest["objects"].values():
+        _, fault = _read(artefact, entry)
+        if fault:
+            yield fault
+
+
 def _vocabulary_faults(artefact: Artefact) -> Iterator[str]:
     objects = {}
     for name, entry in artefact.manifest["objects"].items():
@@ -129,10 +136,9 @@ def _vocabulary_faults(artefact: Artefact) -> Iterator[str]:
 
 def _instance_faults(artefact: Artefact) -> Iterator[str]:
     instances = InstanceSet(artefact.generation, artefact.manifest)
-    for entry in artefact.manifest["tokenizer"].values():
-        _, fault = _read(artefact, entry)
-        if fault:
-            yield fault
+    yield from _object_faults(
+        Artefact(artefact.generation, {"objects": artefact.manifest["tokenizer"]})
+    )
     for split, counts in artefact.manifest["counts"].items():
         rows = tokens = 0
         for shard in (one for one in artefact.manifest["shards"] if one["split"] == split):
@@ -150,30 +156,20 @@ def _instance_faults(artefact: Artefact) -> Iterator[str]:
             yield f"{split}: {rows} instances and {tokens} tokens in shards, not {stated}"
 
 
-def garbage(root: str) -> dict[str, list[tuple[str, int]]]:
+def garbage(root: str, *, unfinished: bool = False) -> dict[str, list[tuple[str, int]]]:
     """Return what nothing points to, as group -> (object, bytes): for `gc`.
 
-    Groups are generations that no current.json and no current generation's inputs name, the
-    passes of finished generations, and temporary files of writers that were killed.
+    Groups are finished generations that neither a current.json nor, link by link, the inputs of
+    a current generation name; the passes of finished generations; temporary files of writers
+    that were killed; and only if asked for, generations that were never finished: the command
+    that began one goes on from it.
     """
     storage = open_storage(root)
     objects = [one for stage in STAGES for one in storage.list(f"{stage}/")]
     if not objects:
         raise InputError(f"{storage.uri}: no stage's folder here; name a run's root")
-    wanted: set[str] = set()
-    for stage in STAGES:
-        pointer = read_pointer(root, stage)
-        if pointer is None:
-            continue
-        generation = pointer[0]
-        manifest = generation.manifest()
-        if manifest is None:
-            raise CorruptError(
-                f"{storage.uri}/{generation.prefix}: the current generation has no {MANIFEST}, so "
-                "what it needs is unknown; remove it and run the stage again"
-            )
-        wanted.add(generation.prefix)
-        wanted.update(f"{name}/{value}" for name, value in manifest.get("inputs", {}).items())
+    finished = {name.removesuffix(f"/{MANIFEST}") for name, _ in objects if _is_manifest(name)}
+    wanted = _wanted(root)
     groups: dict[str, list[tuple[str, int]]] = {}
     for name, size in objects:
         parts = name.split("/")
@@ -182,8 +178,36 @@ def garbage(root: str) -> dict[str, list[tuple[str, int]]]:
             groups.setdefault("temporary files of killed writers", []).append((name, size))
         elif len(parts) < 3:  # the stage's pointer
             continue
+        elif prefix not in finished:
+            if unfinished:
+                groups.setdefault(f"{prefix} (not finished)", []).append((name, size))
         elif prefix not in wanted:
             groups.setdefault(f"{prefix} (nothing points to it)", []).append((name, size))
         elif parts[2] == "passes":
             groups.setdefault(f"{prefix}/passes (finished)", []).append((name, size))
     return groups
+
+
+def _is_manifest(name: str) -> bool:
+    parts = name.split("/")
+    return len(parts) == 3 and parts[2] == MANIFEST
+
+
+def _wanted(root: str) -> set[str]:
+    """Return the folders of the current generations and of all that they were made from."""
+    pending = [pointer[0] for stage in STAGES if (pointer := read_pointer(root, stage))]
+    wanted: set[str] = set()
+    while pending:
+        generation = pending.pop()
+        if generation.prefix in wanted:
+            continue
+        wanted.add(generation.prefix)
+        manifest = generation.manifest()
+        if manifest is None:
+            raise CorruptError(
+                f"{generation.root}/{generation.prefix}: has no {MANIFEST}, so what it needs is "
+                "unknown, and a current generation needs it; run its stage again"
+            )
+        inputs = manifest.get("inputs", {}).items()  # of documents: sources, not stages
+        pending += [Generation(root, *one) for one in inputs if generation.stage != "documents"]
+    return wanted

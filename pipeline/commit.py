@@ -42,11 +42,17 @@ class Generation:
         return f"{self.prefix}/{name}"
 
     def marker(self, unit: str) -> dict[str, Any] | None:
-        """Return the facts of a unit that is done, None if it is not."""
+        """Return the facts of a unit that is done, None if it is not.
+
+        A unit that lost an object since is not done: doing it again brings the object back.
+        """
+        storage = self.storage
         name = self.name(f"markers/{unit}.json")
-        if self.storage.size(name) is None:
+        if storage.size(name) is None:
             return None
-        marker = parse_json(self.storage.read(name), f"{self.root}/{name}")
+        marker = parse_json(storage.read(name), f"{self.root}/{name}")
+        if any(storage.size(self.name(one["name"])) is None for one in marker["objects"]):
+            return None
         return dict(marker["facts"])
 
     def complete(self, unit: str, objects: Mapping[str, bytes], facts: Mapping[str, Any]) -> None:
@@ -65,11 +71,27 @@ class Generation:
         return data
 
     def manifest(self) -> dict[str, Any] | None:
-        """Return the manifest, None while the generation is not complete."""
+        """Return the manifest, None while the generation is not complete.
+
+        Raises CorruptError if it is another generation's, or not the one current.json names.
+        """
         if self.storage.size(self.name(MANIFEST)) is None:
             return None
         uri = f"{self.root}/{self.name(MANIFEST)}"
-        return check_manifest(parse_json(self.storage.read(self.name(MANIFEST)), uri), uri)
+        data = self.storage.read(self.name(MANIFEST))
+        manifest = check_manifest(parse_json(data, uri), uri)
+        pointer = read_pointer(self.root, self.stage)
+        if pointer and pointer[0] == self and pointer[1] != sha256(data):
+            raise CorruptError(
+                f"{uri}: SHA-256 {sha256(data)} where current.json says {pointer[1]}: it was "
+                "changed; remove its generation and run the stage again"
+            )
+        if manifest.get("fingerprint") != self.fingerprint:
+            raise CorruptError(
+                f"{uri}: is the manifest of {manifest.get('fingerprint')}; remove this generation "
+                "and run the stage again"
+            )
+        return manifest
 
     def commit(self, manifest: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
         """Write run_report.json and the manifest, then point the stage at this generation."""
@@ -132,12 +154,16 @@ def read_pointer(root: str, stage: str) -> tuple[Generation, str] | None:
     name = f"{stage}/current.json"
     if storage.size(name) is None:
         return None
-    pointer = parse_json(storage.read(name), f"{storage.uri}/{name}")
+    try:
+        pointer = json.loads(storage.read(name))
+    except ValueError:
+        pointer = None
     fields = pointer if isinstance(pointer, dict) else {}
     fingerprint, digest = fields.get("fingerprint"), fields.get("manifest_sha256")
     if not isinstance(fingerprint, str) or not isinstance(digest, str):
         raise CorruptError(
-            f"{storage.uri}/{name}: names no generation; remove it and run the stage again"
+            f"{storage.uri}/{name}: names no generation: it was cut short or changed; remove this "
+            "file and run the stage again, which finds its work done"
         )
     return Generation(root, stage, fingerprint), digest
 

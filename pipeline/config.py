@@ -66,6 +66,9 @@ class SourceConfig:
         remedy = "use letters, digits, '.', '_' and '-' only"
         require(bool(re.fullmatch(r"[A-Za-z0-9._-]+", self.name)), f"{key}.name", self.name, remedy)
         require(self.path != "", f"{key}.path", self.path, "name a file, directory or glob")
+        remedy = 'write a BCP 47 tag such as "en" or "pt-BR"'
+        tag = re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*", self.locale)
+        require(tag is not None, f"{key}.locale", self.locale, remedy)
         require(self.limit_bytes >= 0, f"{key}.limit_bytes", self.limit_bytes, "must be >= 0")
 
 
@@ -126,7 +129,7 @@ class VocabularyConfig:
     min_frequency: Identity[int] = 2
     """Pairs of pieces seen less often are never merged."""
     alphabet_limit: Identity[int] = 1_000
-    """Most frequent characters that get an entry; printable ASCII always does."""
+    """Most frequent characters that get an entry; printable ASCII that occurs always does."""
     max_input_chars_per_word: Identity[int] = 100
     """Longer words become [UNK] (Devlin et al. 2019, released code: 200; tokenizers: 100)."""
 
@@ -295,7 +298,9 @@ class PipelineConfig:
     cluster: Operational[ClusterConfig] = ClusterConfig()
 
     def __post_init__(self) -> None:
-        require(self.root != "", "root", self.root, "name a directory or an s3:// prefix")
+        remedy = "name a directory or s3://bucket/prefix"
+        bucket = not self.root.startswith("s3:") or re.match(r"s3://[^/]+", self.root)
+        require(bool(self.root and bucket and "\0" not in self.root), "root", self.root, remedy)
         require(0 <= self.seed < 1 << 63, "seed", self.seed, "must be in [0, 2**63)")
 
 

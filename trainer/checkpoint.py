@@ -233,6 +233,15 @@ def load(generation: Generation, ref: CheckpointRef) -> Checkpoint:
     )
 
 
+def checkpoint_objects(generation: Generation, ref: CheckpointRef) -> dict[str, Any]:
+    """Return a checkpoint's objects as a manifest names them, below the generation."""
+    named = {}
+    for entry in _entries(generation.storage, generation, ref):
+        name = f"{ref.name}/{entry.name}"
+        named[name] = {**asdict(entry), "name": name}
+    return named
+
+
 def load_model(generation: Generation, ref: CheckpointRef) -> dict[str, Tensor]:
     """Read and verify the model's tensors only; raises like `load`."""
     storage = generation.storage

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from pipeline.commit import Generation
-from pipeline.contract import fingerprint
+from pipeline.contract import ObjectEntry, fingerprint
 from pipeline.stage import Stage
 from trainer.config import TrainerConfig
 from trainer.convert import export_folder
@@ -36,4 +37,5 @@ def export(config: TrainerConfig) -> dict[str, Any]:
         )
         objects = {f"{FOLDER}/{name}": data for name, data in files.items()}
         generation.complete("export", objects, {})
-        return stage.commit({"folder": FOLDER, "inputs": inputs})
+        entries = {name: asdict(ObjectEntry.of(name, data)) for name, data in objects.items()}
+        return stage.commit({"folder": FOLDER, "inputs": inputs, "objects": entries})

@@ -8,9 +8,9 @@ import torch
 
 from pipeline.commit import Generation, current, parse_json, require_same_identity
 from pipeline.contract import fingerprint
-from pipeline.identity import instances_identity
-from pipeline.instance_set import COMMAND, InstanceSet
-from trainer.checkpoint import CheckpointRef, load_model
+from pipeline.identity import documents_identity, instances_identity, vocabulary_identity
+from pipeline.instance_set import InstanceSet
+from trainer.checkpoint import CheckpointRef, checkpoint_objects, load_model
 from trainer.config import TrainerConfig, training_identity
 from trainer.models.bert import BertForPreTraining
 from trainer.recorder import RESULT
@@ -23,9 +23,13 @@ def open_instances(config: TrainerConfig) -> InstanceSet:
     instances = InstanceSet.open(config.root)
     require_same_identity(
         instances.generation,
-        instances.manifest["identity"],
-        instances_identity(config),
-        COMMAND,
+        {**instances.manifest["made_from"], **instances.manifest["identity"]},
+        {
+            **documents_identity(config),
+            **vocabulary_identity(config),
+            **instances_identity(config),
+        },
+        "python -m pipeline run",
     )
     return instances
 
@@ -52,6 +56,7 @@ def training_manifest(
         **result,
         "identity": training_identity(config),
         "inputs": {"instances": instances.generation.fingerprint},
+        "objects": checkpoint_objects(generation, CheckpointRef.from_json(result["checkpoint"])),
     }
 
 

@@ -308,12 +308,12 @@ def _manifest(
         counts.update(result.facts["counts"])
     kept = sum(facts["documents"] for facts in merged)
     duplicate = sum(facts["dropped"] for facts in dropped)
-    beyond = counts.pop("kept") - duplicate - kept
     if kept == 0:
         raise InputError(
             f"documents: no document is left of {counts['read']} read "
             f"({dict(counts)}); check the sources and documents.minimum_characters"
         )
+    beyond = counts.pop("kept", 0) - duplicate - kept
     return {
         "counts": {
             **counts,

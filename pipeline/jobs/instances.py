@@ -122,6 +122,7 @@ def run(config: PipelineConfig) -> dict[str, Any]:
                 "counts": counts,
                 "identity": instances_identity(config),
                 "inputs": inputs,
+                "made_from": {**documents_identity(config), **vocabulary_identity(config)},
                 "masking": masking_identity(config),
                 "max_seq_length": config.instances.max_seq_length,
                 "objective": config.instances.objective,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import Head
+from tests.integration.corpus import documents
 from tests.integration.product import Ended, run
 from tests.integration.run_folder import contents, copy_data, current, manifest, require_whole
 
@@ -37,35 +38,38 @@ def source(tmp_path: Path, text: str | None, kind: str = "text") -> str:
     path.write_text(
         f'root = "{tmp_path}/run"\n[documents]\npartitions = 1\nheld_out_fraction = 0.0\n'
         f'[[documents.sources]]\nname = "one"\nformat = "{kind}"\npath = "{corpus}"\n'
-        "[vocabulary]\nvocab_size = 120\n[instances]\nmax_seq_length = 32\n"
+        "[vocabulary]\nvocab_size = 100\nmin_frequency = 1\n[instances]\nmax_seq_length = 32\n"
     )
     return str(path)
 
 
-SENTENCES = "The cat sat on the mat. It was raining all day. Nobody came to the house.\n"
+def one_document() -> str:
+    return "\n".join(documents()[:20])
+
+
+def documents_of_one_sentence() -> str:
+    words = sorted({word for word in one_document().split() if word.isalpha()})
+    return "\n\n".join(f"This is {word}" for word in words)
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "said"),
     [
-        pytest.param(None, "text", ("corpus.txt", "no such file"), id="a path that is not there"),
-        pytest.param("", "text", ("corpus.txt", "all empty"), id="an empty corpus"),
-        pytest.param("\n \n\n", "text", ("no document is left",), id="a corpus of blank lines"),
-        pytest.param("{not json\n", "jsonl", ("corpus.txt", "byte offset 0"), id="a broken line"),
-        pytest.param(SENTENCES, "text", ("next sentence", "1"), id="one document"),
+        pytest.param(lambda: None, "text", "corpus.txt: no such file", id="no file"),
+        pytest.param(lambda: "", "text", "1 files, all empty", id="empty"),
+        pytest.param(lambda: "\n \n\n", "text", "no document is left of 0 read", id="blank"),
+        pytest.param(lambda: "{not json\n", "jsonl", "corpus.txt: byte offset 0", id="not JSON"),
+        pytest.param(one_document, "text", "needs several documents", id="one document"),
         pytest.param(
-            "\n\n".join(f"This is document {number}." for number in range(20)),
-            "text",
-            ("two sentences",),
-            id="documents of one sentence",
+            documents_of_one_sentence, "text", "no document has two sentences", id="one sentence"
         ),
     ],
 )
 def test_a_corpus_that_gives_no_instances_is_refused(
-    head: Head, tmp_path: Path, text: str | None, kind: str, said: tuple[str, ...]
+    head: Head, tmp_path: Path, text: Callable[[], str | None], kind: str, said: str
 ) -> None:
-    ended = run("pipeline", "run", "--config", source(tmp_path, text, kind), **head.join)
-    refused(ended, *said)
+    ended = run("pipeline", "run", "--config", source(tmp_path, text(), kind), **head.join)
+    refused(ended, said)
     assert not (tmp_path / "run/instances/current.json").exists()
 
 
@@ -92,7 +96,8 @@ def test_a_vocabulary_larger_than_the_corpus_gives_is_refused(
     root = copy_data(undisturbed, tmp_path)
     before = contents(root)
     arguments = ("--config", config, "--root", str(root), "--vocabulary.vocab_size", "1000000")
-    refused(run("pipeline", "run", *arguments, **head.join), "vocabulary.vocab_size = 1000000")
+    ended = run("pipeline", "run", *arguments, **head.join)
+    refused(ended, "vocabulary.vocab_size = 1000000: this corpus gives at most", code=2)
     after = contents(root)
     assert {name: after[name] for name in before} == before
     require_whole(root)

@@ -183,14 +183,33 @@ def test_a_run_a_stage_a_generation_and_its_manifest_are_found(
     assert stages("run") == ["documents", "vocabulary", "instances"]
 
 
-@pytest.mark.parametrize("name", ["absent", ".", "training", "training/f", f"{DOCUMENTS}/markers"])
-def test_what_is_no_artefact_of_the_data_half_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["absent", ".", f"{DOCUMENTS}/markers"])
+def test_what_is_no_artefact_is_refused(tmp_path: Path, name: str) -> None:
     root = write_run(tmp_path / "run")
-    training = Generation(str(root), "training", "f")
-    training.commit({"inputs": {}}, {})
     uri = tmp_path if name == "." else root / name
-    with pytest.raises(InputError, match="no finished documents, vocabulary or instances here"):
+    with pytest.raises(InputError, match="no finished stage here"):
         artefacts.find(str(uri))
+
+
+def test_verify_finds_damage_of_a_training_and_an_export(run: Path) -> None:
+    for stage in ("training", "export"):
+        generation = Generation(str(run), stage, "f" * 20)
+        entry = dataclasses.asdict(ObjectEntry.of("model.safetensors", b"weights"))
+        generation.complete(stage, {"model.safetensors": b"weights"}, {})
+        generation.commit({"inputs": {}, "objects": {"model.safetensors": entry}}, {})
+    assert faults(run) == []
+    (run / "export" / ("f" * 20) / "model.safetensors").write_bytes(b"wEights")
+    (run / "training" / ("f" * 20) / "model.safetensors").unlink()
+    missing, changed = faults(run)
+    assert "model.safetensors: cannot read" in missing
+    assert "its bytes were changed" in changed
+
+
+def test_a_changed_manifest_is_not_taken_for_finished_work(run: Path) -> None:
+    path = run / INSTANCES / "manifest.json"
+    path.write_text(path.read_text().replace('"seed": ', '"seed": 1'))
+    with pytest.raises(CorruptError, match=r"SHA-256 .* where current\.json says"):
+        Generation(str(run), *INSTANCES.split("/")).manifest()
 
 
 def test_gc_finds_nothing_in_a_run_without_leftovers(run: Path) -> None:
@@ -201,6 +220,9 @@ def test_gc_finds_nothing_in_a_run_without_leftovers(run: Path) -> None:
 def test_gc_lists_old_generations_finished_passes_and_temporary_files(run: Path) -> None:
     old = Generation(str(run), "vocabulary", "0" * 20)
     old.complete("train", {"vocab.txt": b"old"}, {})
+    pointer = (run / "vocabulary" / "current.json").read_bytes()
+    old.commit({"inputs": {}}, {})
+    (run / "vocabulary" / "current.json").write_bytes(pointer)
     killed = Generation(str(run), "instances", "2" * 20)
     killed.complete("build/000000", {"x.arrow": b"12345"}, {})
     leftovers = [
@@ -215,15 +237,17 @@ def test_gc_lists_old_generations_finished_passes_and_temporary_files(run: Path)
         "temporary files of killed writers": sorted(leftovers),
         f"{DOCUMENTS}/passes (finished)": [f"{DOCUMENTS}/passes/split/000000.run"],
         f"{old.prefix} (nothing points to it)": [
+            f"{old.prefix}/manifest.json",
             f"{old.prefix}/markers/train.json",
+            f"{old.prefix}/run_report.json",
             f"{old.prefix}/vocab.txt",
         ],
-        f"{killed.prefix} (nothing points to it)": [
-            f"{killed.prefix}/markers/build/000000.json",
-            f"{killed.prefix}/x.arrow",
-        ],
     }
-    assert (f"{killed.prefix}/x.arrow", 5) in groups[f"{killed.prefix} (nothing points to it)"]
+    # Unfinished work is gone on from: only on request.
+    asked = artefacts.garbage(str(run), unfinished=True)
+    (more,) = asked.keys() - groups.keys()
+    assert more == f"{killed.prefix} (not finished)"
+    assert (f"{killed.prefix}/x.arrow", 5) in asked[more]
 
 
 def test_gc_keeps_the_inputs_of_current_generations(run: Path) -> None:
@@ -233,10 +257,19 @@ def test_gc_keeps_the_inputs_of_current_generations(run: Path) -> None:
     assert not any(group.startswith("vocabulary/") for group in artefacts.garbage(str(run)))
 
 
+def test_gc_keeps_what_a_current_generation_was_made_from_link_by_link(run: Path) -> None:
+    newer = Generation(str(run), "documents", "9" * 20)
+    newer.commit({"inputs": {"texts": "0"}}, {})
+    groups = artefacts.garbage(str(run))
+    assert list(groups) == [f"{DOCUMENTS}/passes (finished)"]
+
+
 def test_gc_removes_what_it_lists_when_asked_and_leaves_the_rest_whole(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Generation(str(run), "vocabulary", "0" * 20).complete("train", {"vocab.txt": b"old"}, {})
+    pointer = (run / "vocabulary" / "current.json").read_bytes()
+    Generation(str(run), "vocabulary", "0" * 20).commit({"inputs": {}}, {})
+    (run / "vocabulary" / "current.json").write_bytes(pointer)
     (run / f"{INSTANCES}/{TEMPORARY_PREFIX}abc").write_bytes(b"left")
     before = files_below(run)
     listed = {name for objects in artefacts.garbage(str(run)).values() for name, _ in objects}

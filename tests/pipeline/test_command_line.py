@@ -142,7 +142,7 @@ def test_nothing_at_a_uri_ends_with_1(
 ) -> None:
     code, out, err = run_here([command, str(tmp_path)], capsys)
     assert (code, out) == (1, "")
-    assert err.startswith(f"error: {tmp_path}: no finished documents, vocabulary or instances here")
+    assert err.startswith(f"error: {tmp_path}: no finished stage here")
     assert err.count("\n") == 1
 
 
