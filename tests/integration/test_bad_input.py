@@ -153,7 +153,7 @@ def test_a_config_of_other_shards_is_refused_by_the_trainer(undisturbed: Path, c
     arguments = ("--config", config, "--root", str(undisturbed))
     changed = ("--instances.max_seq_length", "48")
     ended = run("trainer", "pretrain", *arguments, *changed)
-    refused(ended, "max_seq_length: 64 there, 48 here", "pipeline instances")
+    refused(ended, "max_seq_length: 64 there, 48 here", "pipeline run")
     ended = run("trainer", "export", *arguments)
     refused(ended, "no training yet", "python -m trainer pretrain")
 
