@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 # because the path of a Unix socket has at most 107 bytes.
 RAY_FOLDER = Path(tempfile.gettempdir(), f"clozeline-{os.getpid()}")
 DEADLINE_SECONDS = 540.0
-_POLL_SECONDS = 0.005
+_POLL_SECONDS = 0.02
 
 
 def environment(**extra: str) -> dict[str, str]:

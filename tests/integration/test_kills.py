@@ -43,6 +43,7 @@ class Seals:
             path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_killed_drivers_leave_what_the_same_command_goes_on_from(
     undisturbed: Path, config: str, tmp_path: Path
 ) -> None:

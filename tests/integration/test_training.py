@@ -106,6 +106,7 @@ def text_series(text: str) -> dict[str, float]:
     return {sample.name: sample.value for family in families for sample in family.samples}
 
 
+@pytest.mark.slow
 def test_a_training_that_lost_workers_ends_as_the_undisturbed_one(
     trained: TrainedRun, undisturbed: Path, config: str, tmp_path: Path
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_training_that_lost_workers_ends_as_the_undisturbed_one(
     require_same_training(root, trained)
 
 
+@pytest.mark.slow
 def test_a_training_whose_driver_was_killed_goes_on_with_the_same_command(
     trained: TrainedRun, undisturbed: Path, config: str, tmp_path: Path
 ) -> None:
