@@ -37,11 +37,16 @@ def ray_session(
     try:
         _require_listener(address)
         ray.init(address=address, **options)
-    except (OSError, OverflowError, RuntimeError, ValueError) as error:
-        raise ClusterError(
-            f"ray_address = {address}: cannot join: {error}; start a cluster with "
-            "`ray start --head`, correct the address, or leave it out for a local Ray"
-        ) from None
+    except Exception as error:  # Ray raises many kinds, a bare Exception among them
+        remedy = (
+            "its processes did not start in time, or lack memory or disk; free some and run the "
+            "command again"
+            if address == LOCAL
+            else "start a cluster with `ray start --head`, correct the address, or leave it out "
+            "for a local Ray"
+        )
+        verb = "start" if address == LOCAL else "join"
+        raise ClusterError(f"ray_address = {address}: cannot {verb}: {error}; {remedy}") from error
     try:
         yield
     except Exception as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import hashlib
 import os
 import tempfile
@@ -64,10 +65,17 @@ class Storage(Protocol):
 def open_storage(uri: str) -> Storage:
     """Open a local directory (created on the first write) or an s3://bucket/prefix."""
     if uri.startswith("s3://"):
-        return S3Storage(uri)
+        settings = tuple(sorted(one for one in os.environ.items() if one[0].startswith("AWS_")))
+        return _s3_storage(uri, settings)
     if "://" in uri:
         raise StorageError(f"{uri}: unknown scheme; use a local path or s3://bucket/prefix")
     return LocalStorage(uri)
+
+
+@functools.lru_cache(maxsize=16)
+def _s3_storage(uri: str, settings: tuple[tuple[str, str], ...]) -> Storage:
+    """Keep a store while its settings stay: making a client takes a tenth of a second."""
+    return S3Storage(uri)
 
 
 def absolute_uri(uri: str) -> str:
