@@ -32,7 +32,7 @@ SPLIT_BYTES = 16_000
 # So many copies of the same documents keep a reader busy for seconds and add nothing to the
 # corpus: all but one are dropped as duplicates.
 REPEATED_FILES = 2
-REPEATED_BYTES = 3_000_000
+REPEATED_BYTES = 1_500_000
 _DOCUMENT_CHARACTERS = 500
 _PARAGRAPHS = re.compile(r"\n\s*\n")
 

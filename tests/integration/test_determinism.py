@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import write_config
+from tests.integration.conftest import Head, write_config
 from tests.integration.corpus import write_corpus
 from tests.integration.product import module, run, started
 from tests.integration.run_folder import contents, differences, manifest, require_whole, units
@@ -30,20 +30,21 @@ def test_the_undisturbed_run_reads_the_whole_corpus(undisturbed: Path) -> None:
 
 
 def test_two_workers_and_files_created_in_reverse_change_no_byte(
-    undisturbed: Path, tmp_path: Path
+    undisturbed: Path, head: Head, tmp_path: Path
 ) -> None:
     corpus = write_corpus(tmp_path / "corpus", reverse=True)
     root = tmp_path / "run"
     config = write_config(tmp_path / "run.toml", root=root, corpus=corpus)
-    run("pipeline", "run", "--config", config, "--cluster.workers", "2").require_success()
+    arguments = ("--config", config, "--cluster.workers", "2")
+    run("pipeline", "run", *arguments, **head.join).require_success()
     assert differences(contents(undisturbed), contents(root)) == []
 
 
 def test_two_jobs_that_do_the_same_at_once_leave_one_set_of_shards(
-    undisturbed: Path, config: str, tmp_path: Path
+    undisturbed: Path, config: str, head: Head, tmp_path: Path
 ) -> None:
     command = module("pipeline", "run", "--config", config, "--root", str(tmp_path))
-    with started(*command) as one, started(*command) as other:
+    with started(*command, **head.join) as one, started(*command, **head.join) as other:
         one.wait().require_success()
         other.wait().require_success()
     assert differences(contents(undisturbed), contents(tmp_path)) == []
