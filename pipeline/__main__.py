@@ -98,6 +98,7 @@ def run_stages(command: str, settings: PipelineConfig) -> int:
         "vocabulary": vocabulary.run,
         "instances": instances.run,
     }
+    open_storage(settings.root).prepare()
     with data_session(settings):
         for name, stage in stages.items():
             if command in (name, "run"):
@@ -111,8 +112,7 @@ def inspect(arguments: InspectArguments) -> int:
     from pipeline.instance_set import InstanceSet
 
     console = Console(highlight=False)
-    for artefact in artefacts.find(arguments.uri):
-        generation = artefact.generation
+    for generation in artefacts.find(arguments.uri):
         manifest = generation.manifest() or {}  # refuses one that was changed
         if "counts" not in manifest:  # training and export: the report tells of them
             continue
@@ -122,7 +122,7 @@ def inspect(arguments: InspectArguments) -> int:
         console.print(table)
         if generation.stage != "instances":
             continue
-        instances = InstanceSet(generation, artefact.manifest)
+        instances = InstanceSet(generation, manifest)
         for one in decode_instances(
             instances, arguments.split, arguments.rows, arguments.masking, arguments.epoch
         ):
@@ -148,13 +148,10 @@ def verify(arguments: VerifyArguments) -> int:
     """Print every fault found; 1 if there is any."""
     console = Console(highlight=False, soft_wrap=True)
     exit_code = 0
-    for artefact in artefacts.find(arguments.uri):
-        generation = artefact.generation
-        found = list(artefacts.faults(artefact))
+    for what, found in artefacts.check(arguments.uri):
         for fault in found:
-            console.print(f"fault: {generation.root}/{generation.prefix}: {fault}", markup=False)
-        state = f"{len(found)} faults" if found else "whole"
-        console.print(f"{generation.stage} {generation.fingerprint}: {state}", markup=False)
+            console.print(f"fault: {what}: {fault}", markup=False)
+        console.print(f"{what}: {f'{len(found)} faults' if found else 'whole'}", markup=False)
         exit_code = exit_code or int(bool(found))
     return exit_code
 

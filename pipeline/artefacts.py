@@ -2,75 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from pipeline.commit import MANIFEST, Generation, check_manifest, parse_json, read_pointer
+from pipeline.commit import MANIFEST, Generation, read_pointer
 from pipeline.contract import DOCUMENT_SCHEMA, ObjectEntry, ShardEntry
 from pipeline.documents import read_documents
 from pipeline.errors import ClozelineError, CorruptError, InputError
 from pipeline.instance_set import InstanceSet
 from pipeline.shards import shard_faults
-from pipeline.storage import TEMPORARY_PREFIX, open_storage, sha256
+from pipeline.storage import TEMPORARY_PREFIX, open_storage
 from pipeline.vocabulary import read_vocab
 
 STAGES = ("documents", "vocabulary", "instances", "training", "export")
 
 
-@dataclass(frozen=True, slots=True)
-class Artefact:
-    """A complete generation and its manifest."""
-
-    generation: Generation
-    manifest: Mapping[str, Any]
-
-
-def find(uri: str) -> list[Artefact]:
+def find(uri: str) -> list[Generation]:
     """Return the complete generations at a run's root, a stage or a generation.
 
-    Raises InputError if there is none.
+    Raises InputError if there is none, CorruptError if a stage's pointer cannot be read.
     """
-    uri = uri.rstrip("/").removesuffix(f"/{MANIFEST}")
-    storage = open_storage(uri)
-    head, _, last = uri.rpartition("/")
-    if storage.size(MANIFEST) is not None:
-        root, _, stage = head.rpartition("/")
-        found = [Generation(root or ".", stage, last)]
-    elif pointer := read_pointer(head or ".", last):
-        found = [pointer[0]]
-    else:
-        pointers = (read_pointer(uri, stage) for stage in STAGES)
-        found = [pointer[0] for pointer in pointers if pointer]
-    if not found or any(one.stage not in STAGES for one in found):
-        raise InputError(
-            f"{uri}: no finished stage here; name a run's root, a stage's folder or a generation"
-        )
-    return [Artefact(one, _manifest(one)) for one in found]
+    place = _place(uri)
+    if isinstance(place, Generation):
+        return [place]
+    root, stages = place
+    pointers = (read_pointer(root, stage) for stage in stages)
+    found = [pointer[0] for pointer in pointers if pointer]
+    if not found:
+        raise _nothing_at(uri)
+    return found
 
 
-def _manifest(generation: Generation) -> Mapping[str, Any]:
-    uri = f"{generation.root}/{generation.name(MANIFEST)}"
-    data = generation.storage.read(generation.name(MANIFEST))
-    return check_manifest(parse_json(data, uri), uri)
+def check(uri: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each stage or generation at a URI with its faults, none where it is whole.
 
-
-def faults(artefact: Artefact) -> Iterator[str]:
-    """Yield every way in which a generation differs from its manifest."""
-    generation = artefact.generation
-    if artefact.manifest.get("fingerprint") != generation.fingerprint:
-        yield f"{MANIFEST}: fingerprint {artefact.manifest.get('fingerprint')} is not the folder's"
+    A pointer or manifest that is missing or cannot be read is a fault like any other, so that
+    the other stages are checked as well. Raises InputError if there is nothing to check.
+    """
+    place = _place(uri)
+    if isinstance(place, Generation):
+        yield place.prefix, list(faults(place))
         return
-    pointer = read_pointer(generation.root, generation.stage)
-    if pointer and pointer[0] == generation:
-        found = sha256(generation.storage.read(generation.name(MANIFEST)))
-        if found != pointer[1]:
-            # What a changed manifest says of the objects is worth nothing.
-            yield f"{MANIFEST}: SHA-256 {found} where current.json says {pointer[1]}"
-            return
+    root, stages = place
+    nothing = True
+    for stage in stages:
+        name = f"{stage}/current.json"
+        try:
+            pointer = read_pointer(root, stage)
+        except CorruptError as error:
+            nothing = False
+            yield name, [str(error)]
+            continue
+        if pointer:
+            nothing = False
+            yield pointer[0].prefix, list(faults(pointer[0]))
+        elif _finished(root, stage):
+            nothing = False
+            yield name, [f"{root}/{name}: missing beside finished work; {_AGAIN}"]
+    if nothing:
+        raise _nothing_at(uri)
+
+
+_AGAIN = "run the stage again, which finds that work done and writes it"
+
+
+def _nothing_at(uri: str) -> InputError:
+    return InputError(
+        f"{uri}: no finished stage here; name a run's root, a stage's folder or a generation"
+    )
+
+
+def _place(uri: str) -> Generation | tuple[str, Sequence[str]]:
+    """Tell which generation a URI names, or which stages of which root."""
+    uri = uri.rstrip("/").removesuffix(f"/{MANIFEST}")
+    head, _, last = uri.rpartition("/")
+    if open_storage(uri).size(MANIFEST) is not None:
+        root, _, stage = head.rpartition("/")
+        if stage not in STAGES:
+            raise _nothing_at(uri)
+        return Generation(root or ".", stage, last)
+    if last in STAGES and (
+        open_storage(uri).size("current.json") is not None or _finished(head or ".", last)
+    ):
+        return head or ".", (last,)
+    return uri, STAGES
+
+
+def _finished(root: str, stage: str) -> bool:
+    return any(_is_manifest(name) for name, _ in open_storage(root).list(f"{stage}/"))
+
+
+def faults(generation: Generation) -> Iterator[str]:
+    """Yield every way in which a generation differs from its manifest."""
+    try:
+        # What a changed manifest says of the objects is worth nothing: it is refused whole.
+        manifest = generation.manifest()
+    except ClozelineError as error:
+        yield str(error)
+        return
+    if manifest is None:
+        yield f"{generation.root}/{generation.name(MANIFEST)}: missing; {_AGAIN}"
+        return
     checks = {
         "documents": _document_faults,
         "vocabulary": _vocabulary_faults,
@@ -78,20 +113,20 @@ def faults(artefact: Artefact) -> Iterator[str]:
         "training": _object_faults,
         "export": _object_faults,
     }
-    yield from checks[generation.stage](artefact)
+    yield from checks[generation.stage](generation, manifest)
 
 
-def _read(artefact: Artefact, entry: Mapping[str, Any]) -> tuple[bytes | None, str]:
+def _read(generation: Generation, entry: Mapping[str, Any]) -> tuple[bytes | None, str]:
     try:
-        return artefact.generation.read(ObjectEntry(**entry)), ""
+        return generation.read(ObjectEntry(**entry)), ""
     except ClozelineError as error:
         return None, str(error)
 
 
-def _document_faults(artefact: Artefact) -> Iterator[str]:
+def _document_faults(generation: Generation, manifest: Mapping[str, Any]) -> Iterator[str]:
     documents = 0
-    for file in artefact.manifest["files"]:
-        data, fault = _read(artefact, file["object"])
+    for file in manifest["files"]:
+        data, fault = _read(generation, file["object"])
         if data is None:
             yield fault
             continue
@@ -107,43 +142,41 @@ def _document_faults(artefact: Artefact) -> Iterator[str]:
         if table.num_rows != file["documents"]:
             yield f"{name}: {table.num_rows} documents, the manifest says {file['documents']}"
         documents += table.num_rows
-    if documents != artefact.manifest["counts"]["kept"]:
-        yield f"{documents} documents, the manifest says {artefact.manifest['counts']['kept']}"
+    if documents != manifest["counts"]["kept"]:
+        yield f"{documents} documents, the manifest says {manifest['counts']['kept']}"
 
 
-def _object_faults(artefact: Artefact) -> Iterator[str]:
-    for entry in artefact.manifest["objects"].values():
-        _, fault = _read(artefact, entry)
+def _object_faults(generation: Generation, manifest: Mapping[str, Any]) -> Iterator[str]:
+    for entry in manifest["objects"].values():
+        _, fault = _read(generation, entry)
         if fault:
             yield fault
 
 
-def _vocabulary_faults(artefact: Artefact) -> Iterator[str]:
+def _vocabulary_faults(generation: Generation, manifest: Mapping[str, Any]) -> Iterator[str]:
     objects = {}
-    for name, entry in artefact.manifest["objects"].items():
-        objects[name], fault = _read(artefact, entry)
+    for name, entry in manifest["objects"].items():
+        objects[name], fault = _read(generation, entry)
         if fault:
             yield fault
     if objects["vocab.txt"] is None or objects["tokenizer.json"] is None:
         return
     entries = read_vocab(objects["vocab.txt"])
-    if len(entries) != artefact.manifest["vocab_size"]:
-        yield f"vocab.txt: {len(entries)} entries, not {artefact.manifest['vocab_size']}"
+    if len(entries) != manifest["vocab_size"]:
+        yield f"vocab.txt: {len(entries)} entries, not {manifest['vocab_size']}"
     tokenizer = Tokenizer.from_str(objects["tokenizer.json"].decode())
     if tokenizer.get_vocab() != {entry: number for number, entry in enumerate(entries)}:
         yield "tokenizer.json: its vocabulary is not that of vocab.txt"
 
 
-def _instance_faults(artefact: Artefact) -> Iterator[str]:
-    instances = InstanceSet(artefact.generation, artefact.manifest)
-    yield from _object_faults(
-        Artefact(artefact.generation, {"objects": artefact.manifest["tokenizer"]})
-    )
-    for split, counts in artefact.manifest["counts"].items():
+def _instance_faults(generation: Generation, manifest: Mapping[str, Any]) -> Iterator[str]:
+    instances = InstanceSet(generation, manifest)
+    yield from _object_faults(generation, {"objects": manifest["tokenizer"]})
+    for split, counts in manifest["counts"].items():
         rows = tokens = 0
-        for shard in (one for one in artefact.manifest["shards"] if one["split"] == split):
-            data, fault = _read(artefact, shard["object"])
-            lengths, other_fault = _read(artefact, shard["lengths"])
+        for shard in (one for one in manifest["shards"] if one["split"] == split):
+            data, fault = _read(generation, shard["object"])
+            lengths, other_fault = _read(generation, shard["lengths"])
             yield from filter(None, (fault, other_fault))
             if data is not None and lengths is not None:
                 entry = ShardEntry.from_json(shard)

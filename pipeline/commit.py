@@ -45,24 +45,33 @@ class Generation:
         """Return the facts of a unit that is done, None if it is not.
 
         A unit that lost an object since is not done: doing it again brings the object back.
+        Raises CorruptError if the marker itself was changed.
         """
         storage = self.storage
         name = self.name(f"markers/{unit}.json")
         if storage.size(name) is None:
             return None
-        marker = parse_json(storage.read(name), f"{self.root}/{name}")
+        uri = f"{self.root}/{name}"
+        marker = parse_json(storage.read(name), uri)
+        digest = marker.pop("sha256", None) if isinstance(marker, dict) else None
+        if digest != sha256(canonical_json(marker)):
+            raise CorruptError(
+                f"{uri}: not the bytes that were written (their own SHA-256 differs); remove this "
+                "file and run the command again, which does its unit anew"
+            )
         if any(storage.size(self.name(one["name"])) is None for one in marker["objects"]):
             return None
         return dict(marker["facts"])
 
     def complete(self, unit: str, objects: Mapping[str, bytes], facts: Mapping[str, Any]) -> None:
-        """Create the unit's objects, then its marker with their sizes and checksums."""
+        """Create the unit's objects, then its marker with their sizes and checksums and its own."""
         storage = self.storage
         for name, data in objects.items():
             storage.create(self.name(name), data)
         entries = [asdict(ObjectEntry.of(name, data)) for name, data in objects.items()]
-        marker = canonical_json({"facts": facts, "objects": entries, "unit": unit})
-        storage.create(self.name(f"markers/{unit}.json"), marker)
+        marker = {"facts": facts, "objects": entries, "unit": unit}
+        marker["sha256"] = sha256(canonical_json(marker))
+        storage.create(self.name(f"markers/{unit}.json"), canonical_json(marker))
 
     def read(self, entry: ObjectEntry) -> bytes:
         """Return an object's bytes; CorruptError unless size and checksum are the manifest's."""

@@ -92,7 +92,12 @@ class DocumentsConfig:
     """Drop documents whose text equals that of another; the smallest document key stays."""
 
     def __post_init__(self) -> None:
-        require(self.partitions >= 0, "documents.partitions", self.partitions, "must be >= 0")
+        require(
+            0 <= self.partitions <= 100_000,
+            "documents.partitions",
+            self.partitions,
+            "must be in [0, 100000]",
+        )
         require(
             0.0 <= self.held_out_fraction < 1.0,
             "documents.held_out_fraction",
@@ -263,7 +268,12 @@ class ClusterConfig:
     """Port of the Prometheus exporter; 0 means none."""
 
     def __post_init__(self) -> None:
-        require(self.workers >= 0, "cluster.workers", self.workers, "must be >= 0")
+        require(
+            0 <= self.workers <= 100_000,
+            "cluster.workers",
+            self.workers,
+            "must be in [0, 100000]",
+        )
         require(
             self.object_store_bytes >= 80_000_000,
             "cluster.object_store_bytes",
@@ -329,7 +339,7 @@ def _jsonable(value: Any) -> Any:
 def read_toml(path: str) -> dict[str, Any]:
     """Read a TOML file; raises ConfigError that names the file (and the line) otherwise."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(
             f"--config {path}: cannot read it: {error.strerror}; name a run's TOML file"

@@ -33,6 +33,9 @@ class Storage(Protocol):
 
     uri: str
 
+    def prepare(self) -> None:
+        """Raise StorageError now if nothing could be written later; a directory is made."""
+
     def read(self, name: str) -> bytes:
         """Return the bytes of an object; StorageError if it does not exist."""
 
@@ -136,7 +139,18 @@ class LocalStorage:
             return f"{what}; give this user the right to {action} there or change `root`"
         if error.errno in (errno.ENOTDIR, errno.EEXIST):
             return f"{what}; a file is in the way of a directory, change `root` or move the file"
+        if error.errno == errno.ENOENT:
+            return (
+                f"{what}; it was removed, or made by a stage that is not finished: check with "
+                "`python -m pipeline verify`, and run its stage again"
+            )
         return what
+
+    def prepare(self) -> None:
+        with self._explained("write", ""):
+            self.root.mkdir(parents=True, exist_ok=True)
+            if not os.access(self.root, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     def read(self, name: str) -> bytes:
         with self._explained("read", name):
@@ -213,8 +227,16 @@ class LocalStorage:
             os.close(handle)
 
     def delete(self, name: str) -> None:
+        path = self._path(name)
         with self._explained("delete", name):
-            self._path(name).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            for folder in path.parents:
+                if folder == self.root:
+                    return
+                try:
+                    folder.rmdir()  # as on an object store, no empty folder stays
+                except OSError:
+                    return
 
     def list(self, prefix: str) -> Iterator[tuple[str, int]]:
         with self._explained("list", prefix):
@@ -262,6 +284,10 @@ class S3Storage:
             ) from error
         except BotoCoreError as error:
             raise StorageError(f"{self.uri}/{name}: cannot {action}: {error}") from error
+
+    def prepare(self) -> None:
+        with self._explained("use", ""):
+            self._client.head_bucket(Bucket=self.bucket)
 
     def read(self, name: str) -> bytes:
         return self._get(name, None)

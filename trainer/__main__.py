@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.command_line import parse_config, run_command
+from pipeline.storage import open_storage
 from trainer import config
 from trainer.config import TrainerConfig
 
@@ -52,6 +53,7 @@ def main(argv: Sequence[str]) -> int:
     prog = f"python -m trainer {command}"
     if command in ("pretrain", "export", "report", "run"):
         settings = parse_config(TrainerConfig, config.load, rest, prog)
+        open_storage(settings.root).prepare()
         for name, stage in (("pretrain", pretrain), ("export", export), ("report", report)):
             if command in (name, "run"):
                 stage(settings)
@@ -100,14 +102,20 @@ def report(settings: TrainerConfig) -> None:
     from tokenizers import Tokenizer
 
     from trainer.fill_mask import fill_mask as predict
-    from trainer.report import FillMaskExample, print_summary, write_report
+    from trainer.report import FillMaskExample, held_out_examples, print_summary, write_report
     from trainer.training_run import trained_model
 
     model, instances, _ = trained_model(settings)
     tokenizer = Tokenizer.from_str(instances.tokenizer_json.decode())
+    asked = [(text, "") for text in _PROMPTS]
+    asked += held_out_examples(instances, settings.masking, len(_PROMPTS))
     examples = [
-        FillMaskExample(text=text, predictions=predict(model, tokenizer, text, 5))
-        for text in _PROMPTS
+        FillMaskExample(
+            text=text,
+            predictions=predict(model, tokenizer, text, 5),
+            originals=[original] if original else (),
+        )
+        for text, original in asked
     ]
     print_summary(
         write_report(

@@ -72,6 +72,12 @@ class TrainingConfig:
             value = getattr(self, name)
             require(value >= 1, f"training.{name}", value, "must be at least 1")
         require(
+            self.prefetch_steps <= 1_000,
+            "training.prefetch_steps",
+            self.prefetch_steps,
+            "must be at most 1000: every batch ahead is held in memory",
+        )
+        require(
             self.batch_size % self.lanes == 0,
             "training.batch_size",
             self.batch_size,

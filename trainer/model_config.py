@@ -50,7 +50,7 @@ class ModelConfig:
             "type_vocab_size",
         ):
             value = getattr(self, name)
-            require(value >= 1, f"model.{name}", value, "must be at least 1")
+            require(1 <= value <= 1 << 20, f"model.{name}", value, "must be in [1, 1048576]")
         require(
             self.hidden_size % self.num_attention_heads == 0,
             "model.hidden_size",

@@ -50,11 +50,7 @@ def run(whole_run: Path, tmp_path: Path) -> Path:
 
 
 def faults(uri: Path) -> list[str]:
-    return [
-        f"{one.generation.prefix}: {fault}"
-        for one in artefacts.find(str(uri))
-        for fault in artefacts.faults(one)
-    ]
+    return [f"{what}: {fault}" for what, found in artefacts.check(str(uri)) for fault in found]
 
 
 def files_below(path: Path) -> set[str]:
@@ -109,7 +105,7 @@ def test_an_edited_manifest_is_found(run: Path, folder: str) -> None:
     manifest["counts"]["new"] = {}
     path.write_bytes(canonical_json(manifest))
     (fault,) = faults(run)
-    assert fault.startswith(f"{folder}: manifest.json: SHA-256")
+    assert fault.startswith(f"{folder}: ") and f"{folder}/manifest.json: SHA-256" in fault
     assert "where current.json says" in fault
     # By its own name too, not only by way of the pointer.
     assert faults(run / folder) == [fault]
@@ -156,21 +152,47 @@ def test_a_manifest_that_names_bytes_that_are_no_arrow_file_is_found(tmp_path: P
 def test_a_generation_under_another_name_is_found(run: Path) -> None:
     (run / DOCUMENTS).rename(run / "documents" / ("e" * 20))
     (fault,) = faults(run / "documents" / ("e" * 20))
-    assert f"fingerprint {FINGERPRINTS['documents']} is not the folder's" in fault
+    assert f"manifest.json: is the manifest of {FINGERPRINTS['documents']}" in fault
 
 
-def test_a_manifest_cut_short_ends_with_a_message(run: Path) -> None:
-    path = run / DOCUMENTS / "manifest.json"
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(CorruptError, match=r"manifest\.json: not valid JSON"):
-        faults(run)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (f"{DOCUMENTS}/manifest.json", "manifest.json: not valid JSON"),
+        ("documents/current.json", "documents/current.json: names no generation"),
+    ],
+)
+def test_a_manifest_or_pointer_cut_short_hides_no_other_fault(
+    run: Path, name: str, message: str
+) -> None:
+    (run / name).write_bytes((run / name).read_bytes()[:-10])
+    (run / VOCABULARIES / "vocab.txt").unlink()
+    first, second = faults(run)
+    assert message in first
+    assert "vocab.txt" in second
+    with pytest.raises(CorruptError, match=re.escape(message)):
+        artefacts.find(str(run))[0].manifest()
+
+
+@pytest.mark.parametrize("uri", [".", "documents"])
+def test_a_finished_stage_that_lost_its_pointer_is_a_fault(run: Path, uri: str) -> None:
+    (run / "documents" / "current.json").unlink()
+    (fault,) = faults(run / uri)
+    assert fault.startswith("documents/current.json: ")
+    assert "missing beside finished work; run the stage again" in fault
+
+
+def test_a_pointer_to_a_generation_that_is_gone_is_a_fault(run: Path) -> None:
+    shutil.rmtree(run / DOCUMENTS)
+    (fault,) = faults(run)
+    assert f"{DOCUMENTS}/manifest.json: missing" in fault
 
 
 def test_a_run_a_stage_a_generation_and_its_manifest_are_found(
     whole_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stages(uri: str) -> list[str]:
-        return [one.generation.stage for one in artefacts.find(uri)]
+        return [one.stage for one in artefacts.find(uri)]
 
     assert stages(str(whole_run)) == ["documents", "vocabulary", "instances"]
     assert stages(f"{whole_run}/") == ["documents", "vocabulary", "instances"]

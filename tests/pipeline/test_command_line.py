@@ -87,7 +87,7 @@ def test_config_without_a_file_says_what_to_write(capsys: pytest.CaptureFixture[
     ("flags", "parts"),
     [
         (["--documents.partitons", "1"], ["--documents.partitons"]),
-        (["--documents.partitions", "-1"], ["documents.partitions = -1: must be >= 0"]),
+        (["--documents.partitions", "-1"], ["documents.partitions = -1: must be in [0, 100000]"]),
         (["--documents.partitions", "many"], ["--documents.partitions", "'many'"]),
         (["--masking.mode", "statik"], ["--masking.mode", "'statik'", "'static'"]),
     ],

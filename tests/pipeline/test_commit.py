@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,21 @@ def test_a_marker_holds_sizes_and_checksums_of_its_objects(generation: Generatio
     commit_one(generation)
     marker = json.loads(path_of(generation, "markers/merge/000000.json").read_bytes())
     assert marker["objects"] == [{"name": "a.arrow", "bytes": len(DATA), "sha256": sha256(DATA)}]
+
+
+def test_a_marker_with_one_changed_digit_is_refused_and_its_unit_can_be_done_anew(
+    generation: Generation,
+) -> None:
+    commit_one(generation)
+    path = path_of(generation, "markers/merge/000000.json")
+    written = path.read_bytes()
+    path.write_bytes(written.replace(b'"documents": 3', b'"documents": 8'))
+    assert path.read_bytes() != written
+    with pytest.raises(CorruptError, match=re.escape(f"{path}: not the bytes that were written")):
+        generation.marker("merge/000000")
+    path.unlink()
+    commit_one(generation)
+    assert path.read_bytes() == written
 
 
 def test_the_same_unit_and_manifest_twice_is_a_retry(generation: Generation) -> None:

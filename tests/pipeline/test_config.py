@@ -287,7 +287,8 @@ def test_a_wrong_key_enum_or_type_is_named_with_its_remedy(
 
 SECTION = {
     "documents": [
-        ("partitions", "-1", ">= 0"),
+        ("partitions", "-1", "[0, 100000]"),
+        ("partitions", "1000000000", "[0, 100000]"),
         ("held_out_fraction", "1.0", "[0, 1)"),
         ("held_out_fraction", "nan", "[0, 1)"),
         ("split_bytes", "0", "at least 1"),
@@ -315,7 +316,7 @@ SECTION = {
         ("max_predictions_per_seq", "-1", ">= 0"),
     ],
     "cluster": [
-        ("workers", "-1", ">= 0"),
+        ("workers", "-1", "[0, 100000]"),
         ("object_store_bytes", "1", "at least 80000000"),
         ("metrics_port", "65536", "[0, 65535]"),
     ],
@@ -370,6 +371,12 @@ def test_a_rule_over_several_values_is_explained(tmp_path: Path, text: str, mess
 def test_every_wrong_key_is_reported_at_once(tmp_path: Path) -> None:
     message = toml_error(tmp_path, "sed = 1\n[documents]\npartitons = 1\n[vocabulary]\nsize = 1")
     assert len(message.split("\n")) == 3
+
+
+def test_a_byte_order_mark_is_no_part_of_the_toml(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(b"\xef\xbb\xbfseed = 3\n")
+    assert config.load(str(path)).seed == 3
 
 
 def test_the_file_and_the_line_of_bad_toml_are_named(tmp_path: Path) -> None:

@@ -182,6 +182,29 @@ def test_deleting_is_idempotent(storage: LocalStorage) -> None:
     assert storage.size("x") is None
 
 
+def test_a_folder_goes_with_its_last_object(storage: LocalStorage) -> None:
+    for name in ("s/a/x", "s/a/y", "s/z"):
+        storage.create(name, b"1")
+    storage.delete("s/a/x")
+    assert (storage.root / "s/a").is_dir()
+    storage.delete("s/a/y")
+    assert [one.name for one in (storage.root / "s").iterdir()] == ["z"]
+    storage.delete("s/z")
+    assert list(storage.root.iterdir()) == []
+
+
+def test_a_root_that_cannot_be_written_is_refused_before_the_work(open_folder: Path) -> None:
+    (open_folder / "file").write_text("")
+    with pytest.raises(StorageError, match="a file is in the way of a directory"):
+        LocalStorage(str(open_folder / "file")).prepare()
+    (open_folder / "locked").mkdir(mode=0o555)
+    (open_folder / "locked").chmod(0o555)
+    code = textwrap.dedent(AS_NOBODY) + "refused(storage.prepare)\n"
+    assert "cannot write: Permission denied" in run_python(code, str(open_folder / "locked"))
+    LocalStorage(str(open_folder / "new/root")).prepare()
+    assert (open_folder / "new/root").is_dir()
+
+
 def test_a_writer_killed_in_the_middle_leaves_no_partial_object(tmp_path: Path) -> None:
     code = """
         import sys

@@ -17,7 +17,12 @@ from trainer.model_config import ModelConfig, OptimizerConfig, ScheduleConfig
             {"hidden_size": 100},
             "model.hidden_size = 100: must be a multiple of model.num_attention_heads = 12",
         ),
-        (ModelConfig, {"num_hidden_layers": 0}, "model.num_hidden_layers = 0: must be at least 1"),
+        (ModelConfig, {"num_hidden_layers": 0}, "model.num_hidden_layers = 0: must be in"),
+        (
+            ModelConfig,
+            {"max_position_embeddings": 1 << 30},
+            r"max_position_embeddings = 1073741824",
+        ),
         (ModelConfig, {"hidden_dropout_prob": 1.0}, "model.hidden_dropout_prob = 1.0"),
         (ModelConfig, {"layer_norm_eps": 0.0}, "model.layer_norm_eps = 0.0"),
         (OptimizerConfig, {"learning_rate": 0.0}, "optimizer.learning_rate = 0.0"),

@@ -264,6 +264,13 @@ def test_a_run_that_was_restarted_learned_nothing_and_was_not_exported_has_a_pag
     assert "Fill-mask" not in page.text and "export" not in page.text
 
 
+def test_a_run_without_its_metrics_says_so(tmp_path: Path) -> None:
+    write_data_stages(tmp_path)
+    write_training(tmp_path, records=[], evaluation=EVALUATION)
+    page = Page(write(tmp_path, examples=()))
+    assert "metrics.jsonl of this training is missing or empty" in page.text
+
+
 def test_a_restart_is_where_an_attempt_begins() -> None:
     assert metrics_of(RESTARTED, TRAINED).restarts == (20,)
     # The first attempt may have failed before its first record.

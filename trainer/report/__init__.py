@@ -12,6 +12,7 @@ from pipeline.errors import InputError
 from pipeline.instance_set import InstanceSet
 from pipeline.storage import open_storage
 from trainer.report.finished_run import read_run
+from trainer.report.held_out_examples import held_out_examples
 from trainer.report.page import FillMaskExample, render_page
 from trainer.report.summary import print_summary, summarise, summary_of
 
@@ -22,6 +23,7 @@ __all__ = [
     "REPORT_HTML",
     "SUMMARY_JSON",
     "FillMaskExample",
+    "held_out_examples",
     "print_summary",
     "summarise",
     "write_report",

@@ -75,7 +75,7 @@ def render_page(
         verdict=verdict(summary),
         tiles=_tiles(summary),
         drawings=[draw_plot(plot) for plot in plots],
-        restart_note=_restart_note(run.metrics),
+        curves_note=_curves_note(run.metrics),
         corpus=corpus_rows(run),
         splits=[name.replace("_", "-") for name in SPLITS],
         instances=instance_rows(run.instances),
@@ -130,7 +130,9 @@ def _equally_likely(loss_nats: float) -> str:
     return f"{math.exp(loss_nats):,.0f}" if loss_nats < 20.0 else "hundreds of millions of"
 
 
-def _restart_note(metrics: Metrics) -> str:
+def _curves_note(metrics: Metrics) -> str:
+    if not metrics.train:
+        return "metrics.jsonl of this training is missing or empty: no curve can be drawn from it."
     if not metrics.restarts:
         return ""
     steps = ", ".join(f"{step:,}" for step in metrics.restarts)
