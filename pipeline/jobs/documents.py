@@ -17,7 +17,7 @@ from pipeline.commit import Generation
 from pipeline.config import PipelineConfig, SourceConfig
 from pipeline.contract import ObjectEntry, canonical_json, fingerprint
 from pipeline.documents import FINGERPRINT_COLUMNS, RUN_SCHEMA, PartitionCounts, Piece
-from pipeline.errors import InputError
+from pipeline.errors import ConfigError, InputError
 from pipeline.identity import documents_identity
 from pipeline.jobs.cluster import run_units
 from pipeline.stage import Stage
@@ -53,7 +53,9 @@ class SplitResult:
 def run(config: PipelineConfig) -> dict[str, Any]:
     """Run the stage or find it done; returns its manifest."""
     if not config.documents.sources:
-        raise InputError("documents.sources: none; add a [[documents.sources]] table to the config")
+        raise ConfigError(
+            "documents.sources: none; add a [[documents.sources]] table to the config"
+        )
     files = {
         source.name: corpus.list_files(source, config.seed) for source in config.documents.sources
     }
