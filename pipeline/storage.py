@@ -150,7 +150,9 @@ class LocalStorage:
         with self._explained("write", ""):
             self.root.mkdir(parents=True, exist_ok=True)
             if not os.access(self.root, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                read_only = os.statvfs(self.root).f_flag & os.ST_RDONLY
+                code = errno.EROFS if read_only else errno.EACCES
+                raise PermissionError(code, os.strerror(code))
 
     def read(self, name: str) -> bytes:
         with self._explained("read", name):
