@@ -10,9 +10,9 @@ from tokenizers import Tokenizer
 
 from pipeline.commit import MANIFEST, Generation, read_pointer
 from pipeline.contract import DOCUMENT_SCHEMA, ObjectEntry, ShardEntry
-from pipeline.documents import read_documents
 from pipeline.errors import ClozelineError, CorruptError, InputError
 from pipeline.instance_set import InstanceSet
+from pipeline.merge import read_documents
 from pipeline.shards import shard_faults
 from pipeline.storage import TEMPORARY_PREFIX, open_storage
 from pipeline.vocabulary import read_vocab

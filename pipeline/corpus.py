@@ -45,6 +45,10 @@ class InputFile:
     bytes: int
     sha256: str
 
+    @property
+    def compressed(self) -> bool:
+        return Path(self.location).suffix in COMPRESSION_SUFFIXES
+
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
@@ -68,6 +72,18 @@ class Split:
     def bytes(self) -> int:
         """Raw bytes of the split."""
         return sum(part.end - part.start for part in self.ranges)
+
+
+MOST_PLACES = 20
+
+
+class ReadReport:
+    def __init__(self):
+        self.counts = {}
+        self.places = []
+
+    def as_dict(self):
+        return {"counts": self.counts, "places": self.places}
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +279,7 @@ def _boundary(source: SourceConfig) -> re.Pattern[bytes]:
     return _BLANK_LINES if source.format == "text" else _LINE_END
 
 
-def read_split(source: SourceConfig, split: Split) -> Iterator[RawDocument]:
+def read_split(source: SourceConfig, split: Split, report=None) -> Iterator[RawDocument]:
     """Yield the documents of a split in order.
 
     Raises InputError that names the file and the byte offset for bytes that are not UTF-8 and

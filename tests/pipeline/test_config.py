@@ -43,8 +43,20 @@ OTHER_VALUES: dict[str, Any] = {
     "documents.partitions": 3,
     "documents.held_out_fraction": 0.5,
     "documents.split_bytes": 1,
-    "documents.minimum_characters": 2,
-    "documents.deduplicate": False,
+    "documents.sources.0.sentences": "lines",
+    "documents.sources.0.weight": 0.5,
+    "documents.language_smoothing": 0.7,
+    "documents.cleaning.normalize_nfc": False,
+    "documents.cleaning.remove_control": False,
+    "documents.cleaning.remove_zero_width": False,
+    "documents.cleaning.collapse_white_space": False,
+    "documents.cleaning.drop_symbol_lines": True,
+    "documents.cleaning.minimum_characters": 2,
+    "documents.cleaning.maximum_characters": 9,
+    "documents.cleaning.scripts": ("Latn",),
+    "documents.cleaning.minimum_script_share": 0.9,
+    "documents.cleaning.deduplicate": False,
+    "documents.cleaning.deduplicate_paragraphs": 50,
     "vocabulary.vocab_size": 100,
     "vocabulary.lowercase": False,
     "vocabulary.strip_accents": False,
@@ -82,7 +94,8 @@ def leaf_fields(value: Any, operational: bool = False, key: str = "") -> Iterato
     for field in dataclasses.fields(value):
         inner = getattr(value, field.name)
         is_operational = operational or get_args(hints[field.name])[1] == "operational"
-        if dataclasses.is_dataclass(inner) or isinstance(inner, tuple):
+        tables = isinstance(inner, tuple) and all(map(dataclasses.is_dataclass, inner)) and inner
+        if dataclasses.is_dataclass(inner) or tables:
             yield from leaf_fields(inner, is_operational, f"{key}{field.name}.")
         else:
             yield key + field.name, is_operational
@@ -232,7 +245,15 @@ def test_identity_fields_leave_operational_fields_out_at_every_depth() -> None:
     fields = identity_fields(BASE)
     assert set(fields) == {"seed", "documents", "vocabulary", "instances", "masking"}
     assert fields["documents"]["sources"] == [
-        {"name": "news", "format": "jsonl", "text_field": "text", "limit_bytes": 0, "locale": "en"}
+        {
+            "name": "news",
+            "format": "jsonl",
+            "text_field": "text",
+            "limit_bytes": 0,
+            "locale": "en",
+            "sentences": "icu",
+            "weight": 1.0,
+        }
     ]
     assert fields["masking"] == dataclasses.asdict(BASE.masking)
 
@@ -272,7 +293,10 @@ def toml_error(tmp_path: Path, text: str) -> str:
         ("seed = true", ["seed", "true", "integer"]),
         ("seed = 1.0", ["seed", "1.0", "integer"]),
         ("[masking]\nprobability = '0.15'", ["masking.probability", '"0.15"', "number"]),
-        ("[documents]\ndeduplicate = 1", ["documents.deduplicate", "1", "boolean"]),
+        (
+            "[documents.cleaning]\ndeduplicate = 1",
+            ["documents.cleaning.deduplicate", "1", "boolean"],
+        ),
         ("documents = 3", ["documents", "3"]),
     ],
 )
@@ -292,7 +316,13 @@ SECTION = {
         ("held_out_fraction", "1.0", "[0, 1)"),
         ("held_out_fraction", "nan", "[0, 1)"),
         ("split_bytes", "0", "at least 1"),
+        ("language_smoothing", "1.5", "[0, 1]"),
+    ],
+    "documents.cleaning": [
         ("minimum_characters", "0", "at least 1"),
+        ("maximum_characters", "-1", "at least 0"),
+        ("deduplicate_paragraphs", "-1", "at least 0"),
+        ("minimum_script_share", "1.5", "[0, 1]"),
     ],
     "vocabulary": [
         ("vocab_size", "63", "[64, 16777216]"),
