@@ -256,9 +256,9 @@ def _chunk(
         return Chunk(RUN_SCHEMA.empty_table(), PARAGRAPH_SCHEMA.empty_table())
     keys = [key for key, _ in places]
     hashes, partition = _placed(keys, config, partitions, seed)
+    utf8 = memoryview(texts.utf8)  # type: ignore[arg-type]  # an array is a buffer
     contents = [
-        hashlib.blake2b(texts.utf8[start:end], digest_size=16).digest()
-        for start, end in texts.spans()
+        hashlib.blake2b(utf8[start:end], digest_size=16).digest() for start, end in texts.spans()
     ]
     split = split_sentences(texts, source.locale) if source.sentences == "icu" else None
     sentences = split or lines_as_sentences(texts)

@@ -145,7 +145,9 @@ def count_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         read_table(plan.generation, ObjectEntry(**unit["normalization"]))
     )
     counts = vocabulary.count_words(sentences, normalization)
-    parts, pieces, end = [], [], 0
+    parts: list[bytes] = []
+    pieces: list[list[int]] = []
+    end = 0
     for bucket in vocabulary.split_counts(counts, plan.buckets):
         data = runs.write_stream(bucket)
         parts.append(data)

@@ -437,7 +437,8 @@ def flags(key: str, value: Any) -> list[str]:
     if value is False:
         table, _, name = key.rpartition(".")
         return [f"--{table}.no_{name}"]
-    return [f"--{key}", str(value)]
+    values = value if isinstance(value, tuple) else () if value is True else (value,)
+    return [f"--{key}", *map(str, values)]
 
 
 def test_a_flag_is_its_toml_key() -> None:
