@@ -58,7 +58,7 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         source.name: corpus.list_files(source, config.seed) for source in config.documents.sources
     }
     inputs = {
-        name: sha256(canonical_json([[file.path, file.bytes, file.sha256] for file in found]))
+        name: sha256(canonical_json([[file.path, file.bytes, file.checksum] for file in found]))
         for name, found in files.items()
     }
     generation = Generation(
@@ -155,8 +155,9 @@ def split_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     source = plan.source(unit["source"])
     ranges = tuple(corpus.FileRange(*part) for part in unit["ranges"])
     split = corpus.Split(unit["number"], unit["source"], ranges)
+    report = corpus.ReadReport()
     table, counts = documents.split_documents(
-        corpus.read_split(source, split),
+        corpus.read_split(source, split, report),
         source,
         plan.config.documents,
         plan.partitions,
@@ -171,6 +172,7 @@ def split_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     )
     facts = {
         "counts": dict(counts),
+        "reading": report.as_dict(),
         "pieces": {
             "run": [list(asdict(piece).values()) for piece in run_pieces],
             "fingerprints": [list(asdict(piece).values()) for piece in print_pieces],
