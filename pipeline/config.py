@@ -16,166 +16,41 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_ori
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from pipeline.config_fields import STRICT, Identity, Operational, require
+from pipeline.documents_config import (
+    CleaningConfig,
+    DocumentsConfig,
+    Malformed,
+    SourceConfig,
+    Undecodable,
+)
 from pipeline.errors import ConfigError
 
-T = TypeVar("T")
-Identity = Annotated[T, "identity"]
-Operational = Annotated[T, "operational"]
+__all__ = [
+    "STRICT",
+    "CleaningConfig",
+    "ClusterConfig",
+    "DocumentsConfig",
+    "Identity",
+    "InstancesConfig",
+    "Malformed",
+    "MaskingConfig",
+    "Operational",
+    "PipelineConfig",
+    "SourceConfig",
+    "Undecodable",
+    "VocabularyConfig",
+    "from_table",
+    "identity_fields",
+    "load",
+    "read_toml",
+    "require",
+]
 
-STRICT = ConfigDict(extra="forbid", strict=True)
+T = TypeVar("T")
 
 # Tables of the trainer's half; pipeline commands skip them, trainer commands read both halves.
 TRAINER_TABLES = ("model", "optimizer", "schedule", "training", "evaluation")
-
-
-def require(condition: bool, key: str, value: object, remedy: str) -> None:
-    """Raise ConfigError "key = value: remedy" unless `condition` holds."""
-    if not condition:
-        shown = json.dumps(value) if isinstance(value, str) else value
-        raise ConfigError(f"{key} = {shown}: {remedy}")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SourceConfig:
-    """One source of raw text."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    name: Identity[str]
-    """Name of the source; part of every document key."""
-    format: Identity[Literal["text", "lines", "jsonl", "python_docstrings"]]
-    """text: blank lines (empty or ASCII white space) end documents; lines: one document a line;
-    jsonl: one JSON object a line (lines end at LF or CR LF only);
-    python_docstrings: docstrings of the installed Python packages, one document a module."""
-    path: Operational[str]
-    """File, directory or glob of files. Below a directory every file is read, whatever its name,
-    and links are followed; files and folders whose name starts with a dot are left out. For
-    python_docstrings: the pip lock file that names the packages to read after the standard
-    library."""
-    text_field: Identity[str] = "text"
-    """Field of a JSON object that holds the text (jsonl)."""
-    limit_bytes: Identity[int] = 0
-    """Keep the first documents, files in keyed-hash order, up to this many bytes of text;
-    0 keeps all."""
-    locale: Identity[str] = "en"
-    """BCP 47 tag of the source's language: its sentence rules, and what smoothing goes by."""
-    sentences: Identity[Literal["icu", "lines"]] = "icu"
-    """icu: by ICU's rules for the locale; lines: the text has one sentence a line already."""
-    weight: Identity[float] = 1.0
-    """Times each training document of the source is in the corpus: 2.5 means twice, and half of
-    them, drawn by hash, once more; 0.1 keeps a tenth. Held-out documents stand once at most."""
-
-    def __post_init__(self) -> None:
-        key = f"documents.sources[{self.name}]"
-        require(self.name != "", "documents.sources.name", self.name, "give the source a name")
-        remedy = "use letters, digits, '.', '_' and '-' only"
-        require(bool(re.fullmatch(r"[A-Za-z0-9._-]+", self.name)), f"{key}.name", self.name, remedy)
-        require(self.path != "", f"{key}.path", self.path, "name a file, directory or glob")
-        remedy = 'write a BCP 47 tag such as "en" or "pt-BR"'
-        tag = re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*", self.locale)
-        require(tag is not None, f"{key}.locale", self.locale, remedy)
-        require(self.limit_bytes >= 0, f"{key}.limit_bytes", self.limit_bytes, "must be >= 0")
-        require(0.0 < self.weight <= 1000.0, f"{key}.weight", self.weight, "must be in (0, 1000]")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CleaningConfig:
-    """What is changed in, or dropped from, the text of a document; every change is counted."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    normalize_nfc: Identity[bool] = True
-    """Compose characters (Unicode normalization form C)."""
-    remove_control: Identity[bool] = True
-    """Remove control characters and U+FFFD (Devlin et al. 2019, released code)."""
-    remove_zero_width: Identity[bool] = True
-    """Remove soft hyphens, U+180E, U+200B, U+2060 and U+FEFF; the joiners U+200C and U+200D stay."""
-    collapse_white_space: Identity[bool] = True
-    """Write every run of white space inside a line as one space, and none at its ends."""
-    drop_symbol_lines: Identity[bool] = False
-    """Drop lines without any letter: punctuation, symbols and digits only."""
-    minimum_characters: Identity[int] = 1
-    """Documents with fewer characters are dropped."""
-    maximum_characters: Identity[int] = 0
-    """Documents with more characters are dropped; 0 keeps all."""
-    scripts: Identity[tuple[str, ...]] = ()
-    """ISO 15924 codes of the scripts the corpus is written in, such as "Latn"; empty: any."""
-    minimum_script_share: Identity[float] = 0.5
-    """Documents with a smaller share of their letters in `scripts` are dropped."""
-    deduplicate: Identity[bool] = True
-    """Drop documents whose cleaned text equals that of another; the smallest document key stays."""
-    deduplicate_paragraphs: Identity[int] = 0
-    """Drop paragraphs (lines) of at least this many characters that stand elsewhere in the corpus
-    too: the one in the document of the smallest hash stays. 0 keeps all."""
-
-    def __post_init__(self) -> None:
-        for name in ("minimum_characters", "maximum_characters", "deduplicate_paragraphs"):
-            value = getattr(self, name)
-            lowest = int(name == "minimum_characters")
-            require(
-                value >= lowest, f"documents.cleaning.{name}", value, f"must be at least {lowest}"
-            )
-        require(
-            self.maximum_characters == 0 or self.maximum_characters >= self.minimum_characters,
-            "documents.cleaning.maximum_characters",
-            self.maximum_characters,
-            f"must be 0 or at least minimum_characters = {self.minimum_characters}",
-        )
-        remedy = 'write ISO 15924 codes such as "Latn", "Cyrl" or "Hani"'
-        known = all(re.fullmatch(r"[A-Z][a-z]{3}", one) for one in self.scripts)
-        require(known, "documents.cleaning.scripts", list(self.scripts), remedy)
-        require(
-            0.0 <= self.minimum_script_share <= 1.0,
-            "documents.cleaning.minimum_script_share",
-            self.minimum_script_share,
-            "must be in [0, 1]",
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentsConfig:
-    """Raw files to cleaned documents of sentences."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    sources: Identity[tuple[SourceConfig, ...]] = ()
-    """Sources of raw text."""
-    partitions: Identity[int] = 0
-    """Training partitions; 0 means one for every 64 MB of raw input."""
-    held_out_fraction: Identity[float] = 0.02
-    """Share of the documents kept for evaluation, chosen by document hash."""
-    split_bytes: Identity[int] = 64_000_000
-    """Bytes of raw input in one split, the unit of reading (grows with the corpus)."""
-    language_smoothing: Identity[float] = 1.0
-    """Exponent that a language's share of the corpus is raised to: below 1, languages of little
-    text are repeated and others sampled (Devlin et al. 2018, multilingual BERT: 0.7). By the
-    source's locale."""
-    cleaning: Identity[CleaningConfig] = CleaningConfig()
-
-    def __post_init__(self) -> None:
-        require(
-            0 <= self.partitions <= 100_000,
-            "documents.partitions",
-            self.partitions,
-            "must be in [0, 100000]",
-        )
-        require(
-            0.0 <= self.held_out_fraction < 1.0,
-            "documents.held_out_fraction",
-            self.held_out_fraction,
-            "must be in [0, 1)",
-        )
-        require(
-            self.split_bytes >= 1, "documents.split_bytes", self.split_bytes, "must be at least 1"
-        )
-        require(
-            0.0 <= self.language_smoothing <= 1.0,
-            "documents.language_smoothing",
-            self.language_smoothing,
-            "must be in [0, 1]",
-        )
-        names = [source.name for source in self.sources]
-        require(len(set(names)) == len(names), "documents.sources", names, "names must be distinct")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

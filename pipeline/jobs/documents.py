@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -52,11 +53,13 @@ def run(config: PipelineConfig) -> dict[str, Any]:
     """Run the stage or find it done; returns its manifest."""
     if not config.documents.sources:
         raise InputError("documents.sources: none; add a [[documents.sources]] table to the config")
+    listings = {source.name: corpus.ReadReport() for source in config.documents.sources}
     files = {
-        source.name: corpus.list_files(source, config.seed) for source in config.documents.sources
+        source.name: corpus.list_files(source, config.seed, listings[source.name])
+        for source in config.documents.sources
     }
     inputs = {
-        name: sha256(canonical_json([[file.path, file.bytes, file.sha256] for file in found]))
+        name: sha256(canonical_json([[file.path, file.bytes, file.checksum] for file in found]))
         for name, found in files.items()
     }
     generation = Generation(
@@ -69,13 +72,13 @@ def run(config: PipelineConfig) -> dict[str, Any]:
             return stage.manifest
         text_bytes = _estimate(files)
         plan = Plan(generation, config, documents.choose_partitions(text_bytes, config.documents))
-        return stage.commit(_Passes(stage, plan).run(files, inputs, text_bytes))
+        return stage.commit(_Passes(stage, plan).run(files, inputs, listings, text_bytes))
 
 
 def _estimate(files: Files) -> int:
     plain = compressed = 0
     for file in (one for found in files.values() for one in found):
-        if file.compressed:
+        if PurePath(file.location).suffix in corpus.COMPRESSION_SUFFIXES:
             compressed += file.bytes
         else:
             plain += file.bytes
@@ -89,7 +92,13 @@ class _Passes:
     stage: Stage
     plan: Plan
 
-    def run(self, files: Files, inputs: Mapping[str, str], text_bytes: int) -> dict[str, Any]:
+    def run(
+        self,
+        files: Files,
+        inputs: Mapping[str, str],
+        listings: Mapping[str, corpus.ReadReport],
+        text_bytes: int,
+    ) -> dict[str, Any]:
         """Run every pass; returns the manifest."""
         config = self.plan.config.documents
         split_bytes = documents.unit_bytes(text_bytes, config.split_bytes)
@@ -120,7 +129,7 @@ class _Passes:
                 "paragraphs", paragraph_unit, "paragraphs", results, dropped
             )
         merged = self._merge(results, dropped, repeated, weights)
-        return _manifest(self.plan, files, inputs, results, merged, weights)
+        return _manifest(self.plan, files, inputs, listings, results, merged, weights)
 
     def _units(
         self, work: Unit, units: Sequence[Mapping[str, Any]], description: str
@@ -252,36 +261,21 @@ def _manifest(
     plan: Plan,
     files: Files,
     inputs: Mapping[str, str],
+    listings: Mapping[str, corpus.ReadReport],
     results: Sequence[SplitResult],
     merged: Sequence[Facts],
     weights: Sequence[int],
 ) -> dict[str, Any]:
+    sources = {
+        source.name: _source_counts(source, number, files, listings, results, merged)
+        for number, source in enumerate(plan.config.documents.sources)
+    }
     counts: Counter[str] = Counter()
-    report = corpus.ReadReport()
-    sources = {}
-    for number, source in enumerate(plan.config.documents.sources):
-        of_source: Counter[str] = Counter()
-        for result in results:
-            if result.split.source == source.name:
-                of_source.update(result.facts["counts"])
-                of_source.update(result.facts["report"]["counts"])
-                report.places += result.facts["report"]["places"]
+    for of_source in sources.values():
         counts.update(of_source)
-        of_source.pop("kept", None)
-        sources[source.name] = {
-            **dict(sorted(of_source.items())),
-            "documents": sum(facts["by_source"][number] for facts in merged),
-            "empty_files": sum(file.bytes == 0 for file in files[source.name]),
-            "input_bytes": sum(file.bytes for file in files[source.name]),
-            "input_files": len(files[source.name]),
-            "text_bytes": sum(
-                one.facts["text_bytes"] for one in results if one.split.source == source.name
-            ),
-            "weight": weights[number] / (1 << 32),
-        }
     for facts in merged:
         counts.update(facts["counts"])
-    kept = sum(facts["documents"] for facts in merged)
+    kept = counts.pop("documents")
     if kept == 0:
         raise InputError(
             f"documents: no document is left of {counts['read']} read "
@@ -291,25 +285,48 @@ def _manifest(
     gone = sum(
         counts[f"dropped_{reason}"] for reason in ("duplicate", "repeated_paragraphs", "sampled")
     )
-    beyond = counts.pop("kept", 0) - gone - (kept - counts["repetitions"])
-    every = list(sources.values())
+    counts["dropped_beyond_limit"] = (
+        counts["split_pass_kept"] - gone - (kept - counts["repetitions"])
+    )
+    places = [place for one in listings.values() for place in one.places]
+    places += [place for one in results for place in one.facts["report"]["places"]]
     return {
         "counts": {
             **counts,
-            **({"dropped_beyond_limit": beyond} if beyond else {}),
-            **{
-                name: sum(source[name] for source in every)
-                for name in ("empty_files", "input_bytes", "input_files")
-            },
             "kept": kept,
-            "read_bytes": sum(result.split.bytes for result in results),
             "sentences": sum(facts["sentences"] for facts in merged),
             "text_bytes": sum(facts["text_bytes"] for facts in merged),
         },
+        "files": list(merged),
         "identity": documents_identity(plan.config),
         "inputs": dict(inputs),
         "partitions": asdict(plan.partitions),
-        "places": report.places[: corpus.MOST_PLACES],
-        "sources": sources,
-        "files": list(merged),
+        "places": places[: corpus.MOST_PLACES],
+        "sources": {
+            name: {**of_source, "weight": weight / (1 << 32)}
+            for (name, of_source), weight in zip(sources.items(), weights, strict=True)
+        },
     }
+
+
+def _source_counts(
+    source: SourceConfig,
+    number: int,
+    files: Files,
+    listings: Mapping[str, corpus.ReadReport],
+    results: Sequence[SplitResult],
+    merged: Sequence[Facts],
+) -> dict[str, int]:
+    """Count what came of one source: its files, what was read, changed and dropped."""
+    counts: Counter[str] = Counter(listings[source.name].counts)
+    for result in results:
+        if result.split.source == source.name:
+            counts.update(result.facts["report"]["counts"])
+            counts.update(result.facts["counts"])
+            counts["read_bytes"] += result.split.bytes
+            counts["read_text_bytes"] += result.facts["text_bytes"]
+    counts["split_pass_kept"] = counts.pop("kept", 0)
+    counts["documents"] = sum(facts["by_source"][number] for facts in merged)
+    counts["input_bytes"] = sum(file.bytes for file in files[source.name])
+    counts["input_files"] = len(files[source.name])
+    return dict(sorted(counts.items()))
