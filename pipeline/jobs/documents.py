@@ -72,7 +72,8 @@ def run(config: PipelineConfig) -> dict[str, Any]:
             return stage.manifest
         text_bytes = _estimate(files)
         plan = Plan(generation, config, documents.choose_partitions(text_bytes, config.documents))
-        return stage.commit(_Passes(stage, plan).run(files, inputs, listings, text_bytes))
+        passes = Passes(plan, partial(run_units, stage))
+        return stage.commit(passes.run(files, inputs, listings, text_bytes))
 
 
 def _estimate(files: Files) -> int:
@@ -86,11 +87,11 @@ def _estimate(files: Files) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Passes:
-    """The passes of one run of the stage, in order."""
+class Passes:
+    """The passes of one run of the stage, in order; `run_units` does the units of one."""
 
-    stage: Stage
     plan: Plan
+    run_units: Callable[..., list[dict[str, Any]]]
 
     def run(
         self,
@@ -134,8 +135,7 @@ class _Passes:
     def _units(
         self, work: Unit, units: Sequence[Mapping[str, Any]], description: str
     ) -> list[dict[str, Any]]:
-        return run_units(
-            self.stage,
+        return self.run_units(
             partial(work, self.plan),
             units,
             description=f"documents: {description}",
