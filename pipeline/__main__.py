@@ -13,7 +13,7 @@ from rich.table import Table
 
 from pipeline import artefacts, config
 from pipeline.command_line import parse_config, run_command
-from pipeline.config import MaskingConfig, PipelineConfig
+from pipeline.config import MaskingConfig, PipelineConfig, require
 from pipeline.storage import open_storage
 
 USAGE = """\
@@ -111,6 +111,9 @@ def inspect(arguments: InspectArguments) -> int:
     from pipeline.decoding import decode_instances, spaced
     from pipeline.instance_set import InstanceSet
 
+    for key in ("rows", "epoch"):
+        value = getattr(arguments, key)
+        require(value >= 0, f"--{key}", value, "must be >= 0")
     console = Console(highlight=False)
     for generation in artefacts.find(arguments.uri):
         manifest = generation.manifest() or {}  # refuses one that was changed

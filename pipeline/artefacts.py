@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from pipeline.commit import MANIFEST, Generation, read_pointer
-from pipeline.contract import DOCUMENT_SCHEMA, ObjectEntry, ShardEntry
+from pipeline.commit import MANIFEST, RUN_REPORT, Generation, read_pointer
+from pipeline.contract import DOCUMENT_SCHEMA, METRICS_JSONL, ObjectEntry, ShardEntry
 from pipeline.errors import ClozelineError, CorruptError, InputError
 from pipeline.instance_set import InstanceSet
 from pipeline.merge import read_documents
 from pipeline.shards import shard_faults
+from pipeline.stage import read_run_report
 from pipeline.storage import TEMPORARY_PREFIX, open_storage
 from pipeline.vocabulary import read_vocab
 
@@ -110,10 +112,12 @@ def faults(generation: Generation) -> Iterator[str]:
         "documents": _document_faults,
         "vocabulary": _vocabulary_faults,
         "instances": _instance_faults,
-        "training": _object_faults,
+        "training": _training_faults,
         "export": _object_faults,
     }
     yield from checks[generation.stage](generation, manifest)
+    if read_run_report(generation) is None:
+        yield f"{RUN_REPORT}: missing or damaged; time and memory of this stage are not known"
 
 
 def _read(generation: Generation, entry: Mapping[str, Any]) -> tuple[bytes | None, str]:
@@ -151,6 +155,19 @@ def _object_faults(generation: Generation, manifest: Mapping[str, Any]) -> Itera
         _, fault = _read(generation, entry)
         if fault:
             yield fault
+
+
+def _training_faults(generation: Generation, manifest: Mapping[str, Any]) -> Iterator[str]:
+    yield from _object_faults(generation, manifest)
+    name = generation.name(METRICS_JSONL)
+    if generation.storage.size(name) is None:
+        yield f"{METRICS_JSONL}: missing; the report has no curves without it"
+        return
+    for number, line in enumerate(generation.storage.read(name).splitlines(), 1):
+        try:
+            json.loads(line)
+        except ValueError:
+            yield f"{METRICS_JSONL}: line {number} is not JSON; the report leaves it out"
 
 
 def _vocabulary_faults(generation: Generation, manifest: Mapping[str, Any]) -> Iterator[str]:

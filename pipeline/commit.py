@@ -17,6 +17,7 @@ from pipeline.errors import CorruptError, InputError
 from pipeline.storage import Storage, open_storage, sha256
 
 MANIFEST = "manifest.json"
+RUN_REPORT = "run_report.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class Generation:
     def commit(self, manifest: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
         """Write run_report.json and the manifest, then point the stage at this generation."""
         body = {"fingerprint": self.fingerprint, "version": MANIFEST_VERSION, **manifest}
-        self.storage.replace(self.name("run_report.json"), canonical_json(report))
+        self.storage.replace(self.name(RUN_REPORT), canonical_json(report))
         self.storage.create(self.name(MANIFEST), canonical_json(body))
         self.point()
         return body

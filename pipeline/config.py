@@ -280,7 +280,8 @@ def read_toml(path: str) -> dict[str, Any]:
         raise ConfigError(
             f"--config {path}: cannot read it: {error.strerror}; name a run's TOML file"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    # A ValueError too: a number of more digits than Python turns into an integer.
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ConfigError(f"--config {path}: not valid TOML: {error}; correct the file") from None
 
 
@@ -289,11 +290,27 @@ def from_table(cls: type[T], table: Mapping[str, Any], origin: str) -> T:
 
     Raises ConfigError with one line for every wrong key: key, value, what is expected.
     """
+    _refuse_extremes(table, origin, "")
     try:
         # By way of JSON: strict mode then takes arrays for tuples and 1 for 1.0, "1" for neither.
-        return TypeAdapter(cls).validate_json(json.dumps(table, default=str), strict=True)
+        return TypeAdapter(cls).validate_json(json.dumps(table), strict=True)
     except ValidationError as errors:
         raise ConfigError("\n".join(_explain(error, origin) for error in errors.errors())) from None
+
+
+def _refuse_extremes(value: Any, origin: str, key: str) -> None:
+    """Refuse what TOML can say and no key means: dates, and integers beyond 64 bits."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _refuse_extremes(inner, origin, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            _refuse_extremes(inner, origin, f"{key}.{number}")
+    elif isinstance(value, int):
+        if not -(1 << 64) <= value <= 1 << 64:
+            raise ConfigError(f"{origin}: {key}: far beyond 64 bits; write a smaller one")
+    elif not isinstance(value, str | float):
+        raise ConfigError(f"{origin}: {key} = {value}: a date or time; write a string or a number")
 
 
 def _explain(error: Any, origin: str) -> str:

@@ -25,6 +25,9 @@ STAGE_VERSIONS = {"documents": 1, "vocabulary": 1, "instances": 1, "training": 1
 
 SPLITS = ("train", "held_out")
 
+# The log of a training, a record a line. It is no object of the manifest: it grows.
+METRICS_JSONL = "metrics.jsonl"
+
 DOCUMENT_SCHEMA = pa.schema(
     [
         # BLAKE2b-128 of (seed, document key): the order in a partition.

@@ -2,22 +2,59 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 
-from pipeline.commit import Generation
+from pipeline.commit import RUN_REPORT, Generation
+from pipeline.contract import canonical_json
+from pipeline.errors import StorageError
 from pipeline.resources import PeakMemory
+
+# How much of a killed attempt's time may be missing from the run report.
+_REPORT_SECONDS = 5.0
+_REPORTED: dict[str, type | tuple[type, ...]] = {
+    "attempts": int,
+    "cpus": int,
+    "host": str,
+    "peak_rss_bytes": int,
+    "seconds": (float, int),
+    "started_unix_seconds": (float, int),
+}
+
+
+def read_run_report(generation: Generation) -> dict[str, Any] | None:
+    """Return what a stage's run_report.json says; None if it is missing or damaged.
+
+    It tells of time, memory and host, and no result depends on it.
+    """
+    name = generation.name(RUN_REPORT)
+    if generation.storage.size(name) is None:
+        return None
+    try:
+        report = json.loads(generation.storage.read(name))
+    except ValueError:
+        return None
+    whole = isinstance(report, dict) and all(
+        isinstance(report.get(key), kind) for key, kind in _REPORTED.items()
+    )
+    return report if whole else None
 
 
 class Stage:
-    """One run of one stage: `manifest` is that of a finished generation, else None."""
+    """One run of one stage: `manifest` is that of a finished generation, else None.
+
+    run_report.json adds up the attempts: seconds of all of them, the highest memory of any.
+    """
 
     def __init__(self, generation: Generation) -> None:
         self.generation = generation
@@ -25,12 +62,18 @@ class Stage:
         self._units: dict[str, dict[str, int]] = {}
         self._memory = PeakMemory()
         self._started = time.time()
+        self._before: Mapping[str, Any] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep_report, name="run-report", daemon=True)
 
     def __enter__(self) -> Stage:
         self._memory.__enter__()
         if self.manifest is not None:
             self.generation.point()
             self._say("done already")
+            return self
+        self._before = read_run_report(self.generation) or {}
+        self._thread.start()
         return self
 
     def __exit__(
@@ -39,7 +82,33 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._stop_reporting()
         self._memory.__exit__(kind, error, trace)
+
+    def _stop_reporting(self) -> None:
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _keep_report(self) -> None:
+        name = self.generation.name(RUN_REPORT)
+        while not self._stop.wait(_REPORT_SECONDS):
+            # The work itself will tell of a store that does not answer.
+            with suppress(StorageError):
+                self.generation.storage.replace(name, canonical_json(self._report()))
+
+    def _report(self) -> dict[str, Any]:
+        seconds = time.time() - self._started
+        before = self._before
+        return {
+            "attempts": before.get("attempts", 0) + 1,
+            "cpus": os.cpu_count(),
+            "host": socket.gethostname(),
+            "peak_rss_bytes": max(self._memory.peak_bytes, before.get("peak_rss_bytes", 0)),
+            "seconds": round(seconds + before.get("seconds", 0.0), 3),
+            "started_unix_seconds": round(before.get("started_unix_seconds", self._started), 3),
+            "units": self._units,
+        }
 
     def count_unit(self, marker: str, *, done_before: bool) -> None:
         """Count a unit of a pass for run_report.json, which so tells what a resume had to do."""
@@ -48,17 +117,9 @@ class Stage:
 
     def commit(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Write report and manifest and point the stage at them; returns the manifest."""
-        seconds = time.time() - self._started
-        report = {
-            "cpus": os.cpu_count(),
-            "host": socket.gethostname(),
-            "peak_rss_bytes": self._memory.peak_bytes,
-            "seconds": round(seconds, 3),
-            "started_unix_seconds": round(self._started, 3),
-            "units": self._units,
-        }
-        body = self.generation.commit(manifest, report)
-        self._say(f"{seconds:.1f} s")
+        self._stop_reporting()
+        body = self.generation.commit(manifest, self._report())
+        self._say(f"{time.time() - self._started:.1f} s")
         return body
 
     def _say(self, what: str) -> None:

@@ -86,7 +86,7 @@ def pretrain(settings: TrainerConfig) -> None:
             return
         from trainer.cluster.launch import train
 
-        train(settings, generation)
+        train(settings, generation, instances)
         stage.commit(training_manifest(settings, generation, instances))
 
 

@@ -187,14 +187,22 @@ def _point(storage: Storage, fence: AttemptFence, ref: CheckpointRef) -> None:
     while True:
         found = None if storage.size(name) is None else storage.read(name)
         if found is not None:
-            pointed = CheckpointRef.from_json(_parsed(found, f"{storage.uri}/{name}"))
-            if pointed.attempt > ref.attempt:
+            pointed = _pointed(found)
+            if pointed is not None and pointed.attempt > ref.attempt:
                 raise ConflictError(
                     f"{storage.uri}/{name}: points at {pointed.name}, of a later attempt than "
                     f"{ref.name}; this worker group was cut off and must end"
                 )
         if storage.replace_if(name, found, canonical_json(ref.to_json())):
             return
+
+
+def _pointed(data: bytes) -> CheckpointRef | None:
+    """Return what latest.json names; None if it was damaged: a new one takes its place."""
+    try:
+        return CheckpointRef.from_json(json.loads(data))
+    except (TypeError, ValueError):
+        return None
 
 
 def latest(generation: Generation) -> tuple[CheckpointRef | None, tuple[str, ...]]:

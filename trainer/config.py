@@ -139,6 +139,12 @@ class TrainerConfig(PipelineConfig):
             f"must be at least instances.max_seq_length = {self.instances.max_seq_length}",
         )
         require(
+            self.model.type_vocab_size >= 2,
+            "model.type_vocab_size",
+            self.model.type_vocab_size,
+            'must be at least 2: instances.objective = "nsp" has two segments',
+        )
+        require(
             self.schedule.warmup_steps < self.training.total_steps,
             "schedule.warmup_steps",
             self.schedule.warmup_steps,

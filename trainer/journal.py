@@ -6,10 +6,10 @@ import json
 import time
 from typing import Any
 
-from pipeline.commit import Generation, parse_json
+from pipeline.commit import Generation
+from pipeline.contract import METRICS_JSONL
 from trainer.checkpoint import AttemptFence
 
-METRICS_JSONL = "metrics.jsonl"
 # A record a second at most goes to the store: an object store has no append.
 _FLUSH_SECONDS = 5.0
 
@@ -51,9 +51,32 @@ class Journal:
 
 
 def read_journal(generation: Generation) -> list[dict[str, Any]]:
-    """Return a run's records, oldest first; none before the first was written."""
+    """Return a run's records, oldest first; none before the first was written.
+
+    Lines that are no records are left out: `unreadable_lines` counts them. A log that was damaged
+    must not stop a training.
+    """
+    return [record for record in map(_record, _lines(generation)) if record is not None]
+
+
+def unreadable_lines(generation: Generation) -> int:
+    """Return how many lines of a run's journal are no records."""
+    return sum(_record(line) is None for line in _lines(generation))
+
+
+def _lines(generation: Generation) -> list[bytes]:
     storage, name = generation.storage, generation.name(METRICS_JSONL)
     if storage.size(name) is None:
         return []
-    uri = f"{storage.uri}/{name}"
-    return [parse_json(line, uri) for line in storage.read(name).split(b"\n") if line]
+    return [line for line in storage.read(name).split(b"\n") if line]
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+        return None
+    needed = {"train": "attempt", "evaluation": "mlm_loss_nats"}.get(record.get("kind", ""))
+    return record if needed in record else None

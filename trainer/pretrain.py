@@ -37,13 +37,15 @@ class Worker:
     group: dist.ProcessGroup | None
 
 
-def pretrain(config: TrainerConfig, generation: Generation, worker: Worker) -> None:
+def pretrain(
+    config: TrainerConfig, generation: Generation, instances: InstanceSet, worker: Worker
+) -> None:
     """Train from the newest verified checkpoint to the last step, and leave result.json.
 
+    `instances` are those that `generation` is named after, whatever became current since.
     Every rank of the group calls it. Raises what its parts raise: TrainingError, CorruptError.
     """
     torch.set_num_threads(config.training.threads_per_worker)
-    instances = InstanceSet.open(config.root)
     special = instances.special_ids
     model = BertForPreTraining(
         config.model, instances.vocab_size, special["[PAD]"], seed=config.seed

@@ -16,7 +16,7 @@ from pipeline import corpus, documents
 from pipeline.commit import Generation
 from pipeline.config import PipelineConfig, SourceConfig
 from pipeline.contract import canonical_json, fingerprint
-from pipeline.errors import InputError
+from pipeline.errors import ConfigError, InputError
 from pipeline.identity import documents_identity
 from pipeline.jobs.cluster import run_units
 from pipeline.jobs.document_units import (
@@ -52,7 +52,9 @@ class SplitResult:
 def run(config: PipelineConfig) -> dict[str, Any]:
     """Run the stage or find it done; returns its manifest."""
     if not config.documents.sources:
-        raise InputError("documents.sources: none; add a [[documents.sources]] table to the config")
+        raise ConfigError(
+            "documents.sources: none; add a [[documents.sources]] table to the config"
+        )
     listings = {source.name: corpus.ReadReport() for source in config.documents.sources}
     files = {
         source.name: corpus.list_files(source, config.seed, listings[source.name])

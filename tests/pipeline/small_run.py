@@ -30,6 +30,15 @@ VOCABULARY = [
     *(f"##piece{n}" for n in range(20)),
 ]
 ROWS_PER_BATCH = 16
+RUN_REPORT = {
+    "attempts": 1,
+    "cpus": 2,
+    "host": "somewhere",
+    "peak_rss_bytes": 1,
+    "seconds": 1.5,
+    "started_unix_seconds": 1.5,
+    "units": {},
+}
 FINGERPRINTS = {"documents": "d" * 20, "vocabulary": "5" * 20, "instances": "1" * 20}
 
 
@@ -108,7 +117,9 @@ def _write_documents(generation: Generation) -> None:
             }
         )
     generation.complete("split/000000", {"passes/split/000000.run": b"rows of a split"}, {})
-    generation.commit({"counts": dict(counts), "files": files, "inputs": {"tests": "0" * 64}}, {})
+    generation.commit(
+        {"counts": dict(counts), "files": files, "inputs": {"tests": "0" * 64}}, RUN_REPORT
+    )
 
 
 def _write_vocabulary(generation: Generation) -> dict[str, Any]:
@@ -125,7 +136,7 @@ def _write_vocabulary(generation: Generation) -> dict[str, Any]:
             "objects": objects,
             "vocab_size": len(VOCABULARY),
         },
-        {},
+        RUN_REPORT,
     )
     return objects
 
@@ -174,5 +185,5 @@ def write_instances(
             "tokenizer": {name.replace(".", "_"): one for name, one in vocabulary_objects.items()},
             "vocab_size": len(VOCABULARY),
         },
-        {},
+        RUN_REPORT,
     )

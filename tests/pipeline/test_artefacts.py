@@ -19,7 +19,7 @@ from pipeline.errors import CorruptError, InputError
 from pipeline.instance_set import InstanceSet
 from pipeline.storage import TEMPORARY_PREFIX
 from pipeline.vocabulary import vocab_txt
-from tests.pipeline.small_run import FINGERPRINTS, VOCABULARY, write_run
+from tests.pipeline.small_run import FINGERPRINTS, RUN_REPORT, VOCABULARY, write_run
 
 DOCUMENTS = f"documents/{FINGERPRINTS['documents']}"
 VOCABULARIES = f"vocabulary/{FINGERPRINTS['vocabulary']}"
@@ -144,7 +144,7 @@ def test_a_manifest_that_names_bytes_that_are_no_arrow_file_is_found(tmp_path: P
     generation.complete("merge/000000", {"train-00000.arrow": b"no arrow"}, {})
     entry = dataclasses.asdict(ObjectEntry.of("train-00000.arrow", b"no arrow"))
     file = {"object": entry, "split": "train", "documents": 0}
-    generation.commit({"counts": {"kept": 0}, "files": [file], "inputs": {}}, {})
+    generation.commit({"counts": {"kept": 0}, "files": [file], "inputs": {}}, RUN_REPORT)
     (fault,) = faults(tmp_path)
     assert "train-00000.arrow: not a valid Arrow file" in fault
 
@@ -218,7 +218,8 @@ def test_verify_finds_damage_of_a_training_and_an_export(run: Path) -> None:
         generation = Generation(str(run), stage, "f" * 20)
         entry = dataclasses.asdict(ObjectEntry.of("model.safetensors", b"weights"))
         generation.complete(stage, {"model.safetensors": b"weights"}, {})
-        generation.commit({"inputs": {}, "objects": {"model.safetensors": entry}}, {})
+        generation.commit({"inputs": {}, "objects": {"model.safetensors": entry}}, RUN_REPORT)
+    (run / "training" / ("f" * 20) / "metrics.jsonl").write_text('{"step": 1}\n')
     assert faults(run) == []
     (run / "export" / ("f" * 20) / "model.safetensors").write_bytes(b"wEights")
     (run / "training" / ("f" * 20) / "model.safetensors").unlink()
@@ -320,3 +321,23 @@ def test_gc_removes_nothing_while_a_current_manifest_is_missing(run: Path) -> No
     with pytest.raises(CorruptError, match=r"has no manifest\.json, so what it needs is unknown"):
         main(["gc", str(run), "--delete"])
     assert files_below(run) == before
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"seconds": 1.0}', b"[]", None])
+def test_a_run_report_that_is_missing_or_damaged_is_a_fault(
+    run: Path, damage: bytes | None
+) -> None:
+    path = run / DOCUMENTS / "run_report.json"
+    path.unlink() if damage is None else path.write_bytes(damage)
+    (fault,) = faults(run)
+    assert fault.startswith(f"{DOCUMENTS}: run_report.json: missing or damaged")
+
+
+def test_damaged_lines_of_a_trainings_log_are_faults(run: Path) -> None:
+    generation = Generation(str(run), "training", "f" * 20)
+    generation.commit({"inputs": {}, "objects": {}}, RUN_REPORT)
+    (fault,) = faults(run)
+    assert "metrics.jsonl: missing" in fault
+    (run / generation.name("metrics.jsonl")).write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    (fault,) = faults(run)
+    assert "metrics.jsonl: line 2 is not JSON" in fault

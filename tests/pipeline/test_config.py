@@ -403,6 +403,21 @@ def test_every_wrong_key_is_reported_at_once(tmp_path: Path) -> None:
     assert len(message.split("\n")) == 3
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed = 1" + "0" * 5000, "not valid TOML"),
+        ("a = " + "[" * 100_000, "not valid TOML"),
+        ("[documents]\nsplit_bytes = 1" + "0" * 30, "documents.split_bytes: far beyond 64 bits"),
+        ("root = 2020-01-01", "root = 2020-01-01: a date or time; write a string or a number"),
+    ],
+)
+def test_what_toml_can_say_and_no_key_means_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    assert message in toml_error(tmp_path, text)
+
+
 def test_a_byte_order_mark_is_no_part_of_the_toml(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_bytes(b"\xef\xbb\xbfseed = 3\n")

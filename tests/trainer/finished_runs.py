@@ -75,6 +75,7 @@ def commit(
 ) -> Generation:
     generation = Generation(str(root), stage, fingerprint)
     run_report = {
+        "attempts": 1,
         "cpus": 2,
         "host": "somewhere",
         "peak_rss_bytes": PEAKS[stage],

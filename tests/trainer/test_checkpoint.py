@@ -266,6 +266,15 @@ def test_latest_json_never_goes_back_to_a_lower_attempt(
     assert latest(generation)[0] == CheckpointRef.from_json(pointed(generation))
 
 
+@pytest.mark.parametrize("damaged", [b"", b"\0" * 10, b"[]", b'{"step": 1}', b'{"st'])
+def test_a_damaged_latest_json_is_replaced(generation: Generation, damaged: bytes) -> None:
+    fence = AttemptFence.take(generation)
+    generation.storage.replace(generation.name("latest.json"), damaged)
+    saved = save_step(fence, 1)
+    assert pointed(generation) == saved.to_json()
+    assert latest(generation)[0] == saved
+
+
 def test_replace_if_has_one_winner(tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path))
 

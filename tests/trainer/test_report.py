@@ -268,7 +268,7 @@ def test_a_run_without_its_metrics_says_so(tmp_path: Path) -> None:
     write_data_stages(tmp_path)
     write_training(tmp_path, records=[], evaluation=EVALUATION)
     page = Page(write(tmp_path, examples=()))
-    assert "metrics.jsonl of this training is missing or empty" in page.text
+    assert "metrics.jsonl of this training is missing or empty: it gives no curve." in page.text
 
 
 def test_a_restart_is_where_an_attempt_begins() -> None:

@@ -15,9 +15,11 @@ os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
 import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
+from rich.console import Console
 
 from pipeline.commit import Generation
 from pipeline.errors import ClusterError, StorageError
+from pipeline.instance_set import InstanceSet
 from pipeline.progress import progress
 from pipeline.ray_session import ray_session
 from trainer.cluster.failure_policy import LastingFailures
@@ -28,8 +30,8 @@ from trainer.journal import read_journal
 _POLL_SECONDS = 2.0
 
 
-def train(config: TrainerConfig, generation: Generation) -> None:
-    """Train to the last step; a failed worker group is started again from the last checkpoint.
+def train(config: TrainerConfig, generation: Generation, instances: InstanceSet) -> None:
+    """Train on `instances` to the last step; a failed worker group starts again from a checkpoint.
 
     Raises ClusterError if the cluster lacks the workers' resources, and the workers' own error
     when `training.max_restarts` are used up, or at once where a restart cannot heal it.
@@ -41,16 +43,17 @@ def train(config: TrainerConfig, generation: Generation) -> None:
         cpus=training.workers * training.threads_per_worker,
         object_store_bytes=config.cluster.object_store_bytes,
     ):
-        _fit(config, generation)
+        # A new set: what this process has opened of the store stays here.
+        _fit(config, generation, InstanceSet(instances.generation, instances.manifest))
 
 
-def _fit(config: TrainerConfig, generation: Generation) -> None:
+def _fit(config: TrainerConfig, generation: Generation, instances: InstanceSet) -> None:
     training = config.training
     use_gpu = _use_gpu(config)
     _require_resources(config, use_gpu)
     trainer = TorchTrainer(
         train_worker,
-        train_loop_config={"config": config, "generation": generation},
+        train_loop_config={"config": config, "generation": generation, "instances": instances},
         scaling_config=ScalingConfig(
             num_workers=training.workers,
             use_gpu=use_gpu,
@@ -108,12 +111,19 @@ def _progress(generation: Generation, total_steps: int) -> Iterator[None]:
 
 
 def _watch(generation: Generation, stop: threading.Event, advance: Any) -> None:
-    shown = 0
+    shown = attempt = 0
     while not stop.wait(_POLL_SECONDS):
         try:
             records = read_journal(generation)
         except StorageError:  # a store that does not answer costs a moment of the bar, no more
             continue
-        if records and records[-1]["step"] > shown:
-            advance(records[-1]["step"] - shown)
-            shown = records[-1]["step"]
+        last = records[-1] if records else {"step": 0}
+        if last["step"] > shown:
+            advance(last["step"] - shown)
+            shown = last["step"]
+        newest = last.get("attempt", attempt)
+        if attempt and newest > attempt:
+            Console(stderr=True, highlight=False).print(
+                f"training: a worker failed; attempt {newest} goes on at step {last['step']}"
+            )
+        attempt = newest

@@ -20,4 +20,4 @@ def train_worker(settings: dict[str, Any]) -> None:
         device=ray.train.torch.get_device(),
         group=dist.group.WORLD,
     )
-    pretrain(settings["config"], settings["generation"], worker)
+    pretrain(settings["config"], settings["generation"], settings["instances"], worker)

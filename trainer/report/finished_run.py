@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.commit import MANIFEST, Generation, current, parse_json
+from pipeline.commit import MANIFEST, Generation, current
 from pipeline.errors import CorruptError
+from pipeline.stage import read_run_report
 from pipeline.storage import open_storage
-from trainer.journal import read_journal
+from trainer.journal import read_journal, unreadable_lines
 
 _PRETRAIN = "python -m trainer pretrain"
 _EXPORT = "python -m trainer export"
@@ -26,6 +27,8 @@ class Metrics:
     evaluation: tuple[Record, ...]
     restarts: tuple[int, ...]
     """The step each attempt after the first began to log at."""
+    unreadable: int = 0
+    """Lines that are no records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +44,7 @@ class FinishedRun:
     instances: Mapping[str, Any]
     training: Mapping[str, Any]
     reports: Mapping[str, Mapping[str, Any]]
-    """run_report.json by stage; "export" only where this model was exported."""
+    """run_report.json by stage, where it can be read; "export" only of this model's export."""
     metrics: Metrics
 
 
@@ -63,8 +66,10 @@ def read_run(root: str) -> FinishedRun:
         vocabulary=vocabulary_manifest,
         instances=instances_manifest,
         training=manifest,
-        reports={one.stage: _run_report(one) for one in generations},
-        metrics=metrics_of(read_journal(training), manifest),
+        reports={
+            one.stage: report for one in generations if (report := read_run_report(one)) is not None
+        },
+        metrics=metrics_of(read_journal(training), manifest, unreadable_lines(training)),
     )
 
 
@@ -90,12 +95,9 @@ def _export(root: str, training: Generation) -> Sequence[Generation]:
     return (generation,) if of_this_model else ()
 
 
-def _run_report(generation: Generation) -> dict[str, Any]:
-    name = generation.name("run_report.json")
-    return dict(parse_json(generation.storage.read(name), f"{generation.root}/{name}"))
-
-
-def metrics_of(records: Sequence[Record], training: Mapping[str, Any]) -> Metrics:
+def metrics_of(
+    records: Sequence[Record], training: Mapping[str, Any], unreadable: int = 0
+) -> Metrics:
     """Sort a journal's records; the manifest's evaluation counts as the one after the last step."""
     train = [record for record in records if record["kind"] == "train"]
     evaluation = {training["steps"]: {**training["evaluation"], "step": training["steps"]}}
@@ -109,6 +111,7 @@ def metrics_of(records: Sequence[Record], training: Mapping[str, Any]) -> Metric
             for record, before in zip(train, attempts, strict=False)
             if record["attempt"] > before
         ),
+        unreadable=unreadable,
     )
 
 

@@ -93,14 +93,17 @@ def render_page(
 
 
 def _subtitle(run: FinishedRun) -> str:
-    started = min(report["started_unix_seconds"] for report in run.reports.values())
-    when = datetime.datetime.fromtimestamp(started, datetime.UTC)
-    training, report = run.training, run.reports["training"]
-    return (
+    training = run.training
+    made = (
         f"{training['parameters']:,} parameters, {training['steps']:,} steps, "
-        f"{training['tokens_seen']:,} tokens seen; begun {when:%Y-%m-%d %H:%M} UTC "
-        f"on {report['host']} ({report['cpus']} CPUs)"
+        f"{training['tokens_seen']:,} tokens seen"
     )
+    report = run.reports.get("training")
+    if report is None:
+        return made
+    started = min(one["started_unix_seconds"] for one in run.reports.values())
+    when = datetime.datetime.fromtimestamp(started, datetime.UTC)
+    return f"{made}; begun {when:%Y-%m-%d %H:%M} UTC on {report['host']} ({report['cpus']} CPUs)"
 
 
 def _tiles(summary: Mapping[str, Any]) -> list[Row]:
@@ -131,12 +134,17 @@ def _equally_likely(loss_nats: float) -> str:
 
 
 def _curves_note(metrics: Metrics) -> str:
+    notes = []
     if not metrics.train:
-        return "metrics.jsonl of this training is missing or empty: no curve can be drawn from it."
-    if not metrics.restarts:
-        return ""
-    steps = ", ".join(f"{step:,}" for step in metrics.restarts)
-    return f"Training was restarted after a failure; its records go on from step {steps}."
+        notes.append("metrics.jsonl of this training is missing or empty: it gives no curve.")
+    if metrics.unreadable:
+        notes.append(f"{metrics.unreadable} damaged lines of metrics.jsonl are left out.")
+    if metrics.restarts:
+        steps = ", ".join(f"{step:,}" for step in metrics.restarts)
+        notes.append(
+            f"Training was restarted after a failure; its records go on from step {steps}."
+        )
+    return " ".join(notes)
 
 
 def corpus_rows(run: FinishedRun) -> list[Row]:

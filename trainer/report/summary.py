@@ -29,7 +29,9 @@ def summary_of(run: FinishedRun) -> dict[str, Any]:
         "eval_mlm_loss_nats": evaluation["mlm_loss_nats"],
         "eval_nsp_accuracy": evaluation["pair_accuracy"],
         "instances": sum(counts.get("instances", 0) for counts in splits),
-        "peak_rss_bytes": max(report["peak_rss_bytes"] for report in run.reports.values()),
+        "peak_rss_bytes": max(
+            (report["peak_rss_bytes"] for report in run.reports.values()), default=0
+        ),
         "seconds": {stage: report["seconds"] for stage, report in run.reports.items()},
         "sequences_seen": run.training["sequences_seen"],
         "tokens": sum(counts.get("tokens", 0) for counts in splits),

@@ -1,0 +1,63 @@
+"""metrics.jsonl: a log that was damaged stops no training and no report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.commit import Generation
+from tests.trainer.finished_runs import evaluation_record, train_record
+from trainer.checkpoint import AttemptFence
+from trainer.journal import Journal, read_journal, unreadable_lines
+
+GOOD = [train_record(10), evaluation_record(10), train_record(20)]
+
+
+@pytest.fixture
+def generation(tmp_path: Path) -> Generation:
+    return Generation(str(tmp_path), "training", "0" * 20)
+
+
+def write(generation: Generation, *lines: bytes) -> None:
+    generation.storage.replace(generation.name("metrics.jsonl"), b"".join(lines))
+
+
+def line(record: object) -> bytes:
+    return json.dumps(record).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'{"kind": "train", "st\n',
+        b"\xff\xfe\n",
+        b"[]\n",
+        b'{"a": 1}\n',
+        b'{"step": "ten", "kind": "train"}\n',
+        b'{"step": 5, "kind": "train"}\n',
+        b'{"step": 5, "kind": "other"}\n',
+        b"0" * 5000 + b"1\n",
+    ],
+)
+def test_lines_that_are_no_records_are_left_out_and_counted(
+    generation: Generation, bad: bytes
+) -> None:
+    write(generation, bad, line(GOOD[0]), bad, line(GOOD[1]), line(GOOD[2]), bad.rstrip())
+    assert read_journal(generation) == GOOD
+    assert unreadable_lines(generation) == 3
+
+
+def test_without_a_file_there_are_no_records(generation: Generation) -> None:
+    assert read_journal(generation) == []
+    assert unreadable_lines(generation) == 0
+
+
+def test_a_resumed_journal_goes_on_from_the_records_that_are_whole(generation: Generation) -> None:
+    write(generation, line(GOOD[0]), b'{"kind"', b"\n", line(GOOD[1]), line(GOOD[2]))
+    journal = Journal(AttemptFence.take(generation), 10)
+    journal.write(train_record(20, attempt=2))
+    journal.flush()
+    assert read_journal(generation) == [*GOOD[:2], train_record(20, attempt=2)]
+    assert unreadable_lines(generation) == 0
