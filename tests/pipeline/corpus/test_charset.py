@@ -10,7 +10,14 @@ import pytest
 
 from pipeline.corpus import ReadReport, content
 from pipeline.errors import ConfigError, InputError
-from tests.pipeline.corpus.reading import WHOLE, failure, read_all, source_of
+from tests.pipeline.corpus.reading import (
+    WHOLE,
+    failure,
+    read_all,
+    read_documents,
+    read_reported,
+    source_of,
+)
 
 
 def test_a_byte_order_mark_says_utf16(tmp_path: Path) -> None:

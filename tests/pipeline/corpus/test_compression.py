@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
+import lzma
+import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
