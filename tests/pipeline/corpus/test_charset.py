@@ -63,7 +63,7 @@ def test_every_utf_gives_the_documents_of_utf8_at_their_own_bytes(
     marked = read_documents(source_of(tmp_path / "marked", kind), 1)
     bare = read_documents(source_of(tmp_path / "bare", kind, encoding=codec))
     assert [one.text for one in marked] == [one.text for one in bare] == expected
-    assert len(expected) == {"text": 3, "lines": 5, "jsonl": 8, "file": 1}[kind]
+    assert len(expected) == {"text": 3, "lines": 5, "jsonl": 9, "file": 1}[kind]
     for one in marked if kind in ("text", "lines") else ():
         assert isinstance(one.offset, int)
         assert data[one.offset :].startswith(one.text.encode(codec))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from pipeline.corpus import ReadReport, list_files, plan_splits, read_split
 from pipeline.errors import InputError
-from tests.pipeline.corpus.reading import WHOLE, failure, names_of, source_of, write_files
+from tests.pipeline.corpus.reading import WHOLE, failure, names_of, read_all, source_of, write_files
 
 
 def test_every_file_below_a_directory_is_read_whatever_its_name(tmp_path: Path) -> None:
@@ -155,7 +156,9 @@ def test_a_file_cut_short_after_planning_is_named(tmp_path: Path) -> None:
     source = source_of(path)
     (split,) = plan_splits(source, list_files(source, 0), WHOLE)
     path.write_bytes(b"one\n")
-    with pytest.raises(InputError, match=r"a\.txt: ends before byte 9: it was cut short"):
+    with pytest.raises(
+        InputError, match=r"a\.txt: ends at byte 4, before byte 9: it was cut short"
+    ):
         list(read_split(source, split, ReadReport()))
 
 
@@ -177,3 +180,67 @@ def test_a_byte_limit_takes_files_in_an_order_of_the_seed(tmp_path: Path) -> Non
     assert orders[0] != orders[2]
     assert orders[0] != plain
     assert all(sorted(order) == plain for order in orders)
+
+
+def test_temporary_files_are_left_out_and_counted(tmp_path: Path) -> None:
+    left = ["_SUCCESS", "_temporary/0/a", "b.tmp", "c.txt.part", "d~", ".e.crc", "f.crc", "g.lock"]
+    write_files(tmp_path, "a.txt", "sub/part-0", *left)
+    report = ReadReport()
+    files = list_files(source_of(tmp_path), 0, report)
+    assert [file.path for file in files] == ["a.txt", "sub/part-0"]
+    assert report.counts == {"hidden_left_out": 1, "temporary_left_out": 7}
+    assert f"{tmp_path}/_SUCCESS: temporary, left out" in report.places
+    # A pattern leaves them out too, unless it spells them out.
+    assert names_of(source_of(tmp_path / "*")) == ["a.txt"]
+    assert names_of(source_of(tmp_path / "*.tmp")) == ["b.tmp"]
+    assert names_of(source_of(tmp_path / "_temporary/**/a")) == ["_temporary/0/a"]
+    assert names_of(source_of(tmp_path / "_SUCCESS")) == ["_SUCCESS"]
+
+
+def test_a_list_names_files_relative_to_itself(tmp_path: Path) -> None:
+    write_files(tmp_path, "lists/a.txt", "b.txt", "deep/c.txt", "lists/_d.tmp")
+    text = f"a.txt\r\n../b.txt\n\n_d.tmp\n{tmp_path}/deep/c.txt\n"
+    (tmp_path / "lists/all.lst").write_text(text, encoding="utf-8-sig", newline="")
+    files = list_files(source_of(f"@{tmp_path}/lists/all.lst"), 0)
+    assert [file.path for file in files] == sorted(
+        ["a.txt", "../b.txt", "_d.tmp", f"{tmp_path}/deep/c.txt"]
+    )
+    assert {Path(file.location).read_text() for file in files} == {
+        f"text of {name}\n" for name in ("lists/a.txt", "b.txt", "deep/c.txt", "lists/_d.tmp")
+    }
+
+
+def test_what_is_wrong_with_a_list_is_named_with_its_line(tmp_path: Path) -> None:
+    write_files(tmp_path, "a.txt")
+    listed = tmp_path / "all.lst"
+    listed.write_text("a.txt\nabsent.txt\n")
+    message = failure(source_of(f"@{listed}"))
+    assert f"{listed}: line 2: absent.txt: no such file; correct the list" in message
+    listed.write_text("a.txt\n./a.txt\n")
+    assert "same name as" in failure(source_of(f"@{listed}"))
+    listed.write_bytes(b"caf\xe9.txt\n")
+    assert f"{listed}: cannot read the list of files" in failure(source_of(f"@{listed}"))
+    assert "cannot read the list of files" in failure(source_of(f"@{tmp_path}/absent.lst"))
+
+
+def test_a_file_that_disappears_after_the_listing_is_named(tmp_path: Path) -> None:
+    write_files(tmp_path, "a.txt")
+    source = source_of(tmp_path)
+    (split,) = plan_splits(source, list_files(source, 0), WHOLE)
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(InputError) as caught:
+        list(read_split(source, split, ReadReport()))
+    message = str(caught.value)
+    assert f"{tmp_path}/a.txt: cannot read it: No such file or directory; restore it" in message
+
+
+def test_a_files_name_tells_its_format_where_its_bytes_do_not(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"y\n\nz"))
+    (tmp_path / "c.NDJSON").write_text('{"text": "w"}\n')
+    found = [(path, text) for path, _, text in read_all(source_of(tmp_path, "auto"))]
+    assert found == [("a.jsonl", "x"), ("b.txt", "y"), ("b.txt", "z"), ("c.NDJSON", "w")]
+    (tmp_path / "d.data").write_text("what is it")
+    message = failure(source_of(tmp_path, "auto"))
+    assert f"{tmp_path}/d.data: neither its name nor its first bytes say" in message
+    assert "set documents.sources[s].format" in message

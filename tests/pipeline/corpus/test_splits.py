@@ -19,6 +19,7 @@ from pipeline.corpus import (
     plan_splits,
     read_split,
 )
+from pipeline.corpus import content as content_module
 from pipeline.corpus import splits as splits_module
 from tests.pipeline.corpus.reading import BOM, WHOLE, LineFormat, read_all, source_of
 
@@ -67,7 +68,7 @@ def test_splits_of_any_size_give_the_documents_of_the_undivided_file(
     scan_bytes = data.draw(st.sampled_from([1, 2, 3, 7, 1 << 20]))
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(splits_module, "_SCAN_BYTES", scan_bytes)
-        patch.setattr(content, "READ_BYTES", scan_bytes)
+        patch.setattr(content_module, "READ_BYTES", scan_bytes)
         path = Path(folder, "corpus")
         path.write_bytes(content)
         source = source_of(path, kind)
