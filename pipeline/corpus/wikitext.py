@@ -112,7 +112,7 @@ def _clean_lines(text: str, hidden: Set[str]) -> Iterator[str]:
             brackets = max(0, brackets + line.count("[[") - line.count("]]"))
         elif _TABLE.match(line):
             tables += 1
-        elif tables and _TABLE_END.match(line):
-            tables -= 1
+        elif _TABLE_END.match(line):
+            tables = max(0, tables - 1)
         elif line and not tables and not _TABLE_ROW.match(line) and not _HEADING.fullmatch(line):
             yield line

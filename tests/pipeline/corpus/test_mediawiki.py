@@ -40,7 +40,7 @@ PAGES = dump(
     page("Два. [[Файл:a.jpg|thumb|надпис]] [[Категория:X]]\U0001f600"),
     page("{{only a template}}"),
 )
-EXPECTED = [("a.xml", 0, "One is a numeral."), ("a.xml", 4, "Два. \U0001f600")]
+EXPECTED = [("a.xml", 0, "One is a numeral."), ("a.xml", 4, "Два.  \U0001f600")]
 
 
 @pytest.mark.parametrize("codec", ["utf-8", "utf-8-sig", "utf-16-le", "utf-16-be"])
@@ -72,7 +72,7 @@ def test_the_last_revision_of_a_page_counts(tmp_path: Path) -> None:
 
 def test_a_dump_cut_short_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.xml"
-    path.write_text(PAGES[:-20])
+    path.write_text(PAGES.removesuffix("</mediawiki>\n"))
     assert f"{path}: page 6: not well-formed XML: no element found" in failure(
         source_of(path, "auto")
     )
@@ -101,6 +101,7 @@ def test_bytes_that_are_no_text_follow_the_policy(tmp_path: Path) -> None:
             "before\n{| class=wikitable\n|+ Title\n! head\n|-\n| cell || cell\n|}\nafter",
             "before\nafter",
         ),
+        ("before\n{|\n|\n{|\n| inner\n|}\n| outer\n|}\nafter", "before\nafter"),
         ("before\n{|\n| {|\n| inner\n|}\n| outer\n|}\nafter", "before\nafter"),
         ("before\n{| never closed\n| cell\nrest", "before"),
         ("<table><tr><td>cell</td></tr></table>after", "after"),

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import io
 from pathlib import Path
 
 import pytest
-from warcio.statusandheaders import StatusAndHeaders
-from warcio.warcwriter import WARCWriter
 
 from tests.pipeline.corpus.reading import (
     failure,
@@ -26,38 +23,24 @@ PAGE = f"""<html><head><title>T</title><meta charset="utf-8"></head><body>
 <footer>Copyright</footer></body></html>"""
 
 
+def record(kind: str, block: bytes, content_type: str) -> bytes:
+    head = (
+        f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Target-URI: http://example.org/\r\n"
+        f"Content-Type: {content_type}\r\nContent-Length: {len(block)}\r\n\r\n"
+    )
+    return head.encode() + block + b"\r\n\r\n"
+
+
 def wet(*texts: str) -> bytes:
-    output = io.BytesIO()
-    writer = WARCWriter(output, gzip=False)
-    writer.write_record(writer.create_warcinfo_record("a.warc.wet", {"software": "test"}))
-    for number, text in enumerate(texts):
-        record = writer.create_warc_record(
-            f"http://example.org/{number}",
-            "conversion",
-            payload=io.BytesIO(text.encode()),
-            warc_content_type="text/plain",
-        )
-        writer.write_record(record)
-    return output.getvalue()
+    records = [record("conversion", text.encode(), "text/plain") for text in texts]
+    return record("warcinfo", b"software: test\r\n", "application/warc-fields") + b"".join(records)
 
 
 def response(
-    body: bytes, status: str = "200 OK", kind: str = "text/html; charset=utf-8", **headers: str
+    body: bytes, status: str = "200 OK", kind: str = "text/html; charset=utf-8", more: str = ""
 ) -> bytes:
-    output = io.BytesIO()
-    writer = WARCWriter(output, gzip=False)
-    lines = [
-        ("Content-Type", kind),
-        *((key.replace("_", "-"), one) for key, one in headers.items()),
-    ]
-    record = writer.create_warc_record(
-        "http://example.org/",
-        "response",
-        payload=io.BytesIO(body),
-        http_headers=StatusAndHeaders(status, lines, protocol="HTTP/1.1"),
-    )
-    writer.write_record(record)
-    return output.getvalue()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{more}\r\n"
+    return record("response", head.encode() + body, "application/http; msgtype=response")
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -101,7 +84,7 @@ def test_chunked_and_compressed_bodies_and_other_charsets_are_undone(tmp_path: P
     latin = PAGE.replace('<meta charset="utf-8">', "").encode("latin-1")
     path = tmp_path / "a.warc"
     path.write_bytes(
-        response(chunked, Transfer_Encoding="chunked", Content_Encoding="gzip")
+        response(chunked, more="Transfer-Encoding: chunked\r\nContent-Encoding: gzip\r\n")
         + response(latin, kind='text/html; charset="ISO-8859-1"')
         + response(PAGE.encode(), kind="text/html")
         + response(PAGE.encode(), kind="application/xhtml+xml; charset=no-such-charset")
