@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
+from mwparserfromhell.parser import ParserError
+
 from pipeline.corpus.charset import is_blank
 from pipeline.corpus.content import Content
 from pipeline.corpus.report import RawDocument
@@ -39,7 +41,7 @@ def read_mediawiki(content: Content) -> Iterator[RawDocument]:
                     content.report.counts[reason] += 1
                 else:
                     content.report.counts["pages"] += 1
-                    article = plain_text(page.fields.get("text", ""), dump.hidden_namespaces)
+                    article = _article(page, dump, content, number)
                     if is_blank(article):
                         content.report.counts["pages_without_text"] += 1
                     else:
@@ -67,6 +69,16 @@ def _reason_to_skip(page: _Page) -> str:
     if page.redirect or text[:9].lower() == "#redirect":
         return "pages_redirects"
     return ""
+
+
+def _article(page: _Page, dump: _Dump, content: Content, number: int) -> str:
+    try:
+        return plain_text(page.fields.get("text", ""), dump.hidden_namespaces)
+    except (ParserError, RecursionError) as error:
+        content.malformed(
+            f"{content.location}: page {number}", f"markup cannot be parsed: {error}", "repair it"
+        )
+        return ""
 
 
 class _Dump:

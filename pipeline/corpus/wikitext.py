@@ -13,18 +13,26 @@ HIDDEN_NAMESPACES = ("file", "image", "category", "media")
 """Links into these show an image or sort the page: no text of the article."""
 
 # What a reader of the page does not read as running text.
-_DROPPED_TAGS = frozenset(
-    ("table", "ref", "references", "gallery", "imagemap", "timeline", "score", "math", "chem")
-    + ("syntaxhighlight", "source", "graph", "hiero", "templatestyles", "mapframe", "maplink")
-    + ("caption", "tr", "td", "th", "style", "script", "includeonly", "noinclude")
-    + ("h1", "h2", "h3", "h4", "h5", "h6")
-)
+_DROPPED_TAGS = frozenset((
+    "table", "caption", "tr", "td", "th", "h1", "h2", "h3", "h4", "h5", "h6", "style", "script",
+    "includeonly", "noinclude", "ref", "references", "gallery", "imagemap", "timeline", "score",
+    "math", "chem", "syntaxhighlight", "source", "graph", "hiero", "templatestyles", "mapframe",
+    "maplink",
+))  # fmt: skip
 _BREAKING_TAGS = frozenset(("br", "hr", "p", "div", "li", "ul", "ol", "dl", "dd", "dt", "center"))
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z]+)*", re.ASCII)
 _BEHAVIOUR_SWITCH = re.compile(r"__[A-Z]+__")
-# What the parser leaves of markup that is broken: quotes of bold and italics, and headings.
+# What the parser leaves of markup that is broken, most often for want of its end.
 _QUOTES = re.compile(r"'{2,}")
 _HEADING = re.compile(r"={1,6}[^=].*={1,6}[ \t]*")
+_TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
+_REFERENCE = re.compile(r"<ref\b[^<>]*/>|<ref\b[^<>]*>.*?(?:</ref>|$)", re.IGNORECASE)
+_TAG = re.compile(
+    r"</?(?:abbr|b|big|blockquote|br|center|cite|code|del|div|em|font|gallery|i|includeonly|ins|"
+    r"li|noinclude|nowiki|ol|onlyinclude|p|poem|ref|references|s|section|small|span|strike|strong|"
+    r"sub|sup|table|td|th|tr|tt|u|ul)\b[^<>]*>",
+    re.IGNORECASE,
+)
 _TABLE = re.compile(r"[ \t:*]*\{\|")
 _TABLE_END = re.compile(r"[ \t]*\|\}")
 _TABLE_ROW = re.compile(r"[ \t]*(?:\|-|\|\+|\|(?!\})|!)")
@@ -38,7 +46,7 @@ def plain_text(markup: str, hidden_namespaces: Set[str] = frozenset(HIDDEN_NAMES
     """
     code = mwparserfromhell.parse(markup)
     text = "".join(_visible(code, hidden_namespaces))
-    return "\n".join(_clean_lines(_BEHAVIOUR_SWITCH.sub("", text)))
+    return "\n".join(_clean_lines(_BEHAVIOUR_SWITCH.sub("", text), hidden_namespaces))
 
 
 def _visible(code: Any, hidden: Set[str]) -> Iterator[str]:
@@ -67,7 +75,7 @@ def _entity(node: Any) -> str:
 
 
 def _link(node: Any, hidden: Set[str]) -> Iterator[str]:
-    title = str(node.title).strip()
+    title = "".join(_visible(node.title, hidden)).strip()
     prefix, colon, _ = title.partition(":")
     prefix = prefix.strip()
     if colon and prefix.lower().replace("_", " ") in hidden:
@@ -93,13 +101,18 @@ def _tag(node: Any, hidden: Set[str]) -> Iterator[str]:
         yield "\n"
 
 
-def _clean_lines(text: str) -> Iterator[str]:
-    depth = 0  # of tables that the parser did not see as such, most often for want of an end
+def _clean_lines(text: str, hidden: Set[str]) -> Iterator[str]:
+    tables = 0  # how many are open
+    hidden_link = re.compile(rf"\[\[\s*(?:{'|'.join(map(re.escape, hidden))})\s*:", re.IGNORECASE)
+    brackets = 0  # of a file's link over several lines that the parser did not see as one
     for raw in text.split("\n"):
-        line = _QUOTES.sub("", raw).strip()
-        if _TABLE.match(line):
-            depth += 1
-        elif depth and _TABLE_END.match(line):
-            depth -= 1
-        elif line and not depth and not _TABLE_ROW.match(line) and not _HEADING.fullmatch(line):
+        line = _TEMPLATE.sub("", _REFERENCE.sub("", raw))
+        line = _QUOTES.sub("", _TAG.sub("", line)).strip()
+        if brackets or hidden_link.match(line):
+            brackets = max(0, brackets + line.count("[[") - line.count("]]"))
+        elif _TABLE.match(line):
+            tables += 1
+        elif _TABLE_END.match(line):
+            tables = max(0, tables - 1)
+        elif line and not tables and not _TABLE_ROW.match(line) and not _HEADING.fullmatch(line):
             yield line
