@@ -10,9 +10,8 @@ import pytest
 
 from pipeline.config import SourceConfig
 from pipeline.corpus import RawDocument, ReadReport, list_files, plan_splits, read_split
-from pipeline.documents import clean_text
 from pipeline.errors import InputError
-from pipeline.sentences import split_sentences
+from tests.pipeline.cleaned import clean_text, sentences_of
 
 LineFormat = Literal["text", "lines", "jsonl"]
 WHOLE = 1 << 40
@@ -52,8 +51,7 @@ def texts(data: bytes, tmp_path: Path, kind: LineFormat = "text", **fields: Any)
 
 
 def sentences(data: bytes, tmp_path: Path, kind: LineFormat = "text") -> list[list[str]]:
-    found: list[list[str]] = split_sentences(texts(data, tmp_path, kind), "en").to_pylist()
-    return found
+    return sentences_of(texts(data, tmp_path, kind))
 
 
 def failure(source: SourceConfig) -> str:

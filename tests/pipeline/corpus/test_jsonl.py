@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.config import SourceConfig
-from pipeline.documents import clean_text
+from tests.pipeline.cleaned import clean_text
 from tests.pipeline.corpus.reading import failure, read_all, read_reported, source_of
 
 

@@ -29,7 +29,7 @@ def test_crlf_blank_lines_end_documents_like_lf_ones(tmp_path: Path) -> None:
 
 def test_a_lone_carriage_return_is_a_space(tmp_path: Path) -> None:
     assert texts(b"one\rtwo\r\nthree\n\nfour\n", tmp_path) == ["one two\nthree", "four"]
-    assert texts(b"a\r\rb\n\rc\n", tmp_path) == ["a b\n c"]
+    assert texts(b"a\r\rb\n\rc\n", tmp_path) == ["a b\nc"]
     assert texts(b"one\rtwo\r\nthree\n\nfour\n", tmp_path, "lines") == ["one two", "three", "four"]
 
 
