@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from pipeline.config import SourceConfig
+from pipeline.source_config import SourceConfig
 from trainer.config import TrainerConfig
 
 PAGE = Path(__file__).with_name("configuration.md")

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import pytest
 
-from pipeline.config import SourceConfig
 from pipeline.corpus import RawDocument, ReadReport, list_files, plan_splits, read_split
 from pipeline.documents import clean_text
 from pipeline.errors import InputError
 from pipeline.sentences import split_sentences
+from pipeline.source_config import SourceConfig
 
 LineFormat = Literal["text", "lines", "jsonl"]
 WHOLE = 1 << 40

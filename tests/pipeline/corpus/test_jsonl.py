@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config import SourceConfig
 from pipeline.documents import clean_text
+from pipeline.source_config import SourceConfig
 from tests.pipeline.corpus.reading import failure, read_all, read_reported, source_of
 
 
