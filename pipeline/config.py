@@ -17,14 +17,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_ori
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from pipeline.config_fields import STRICT, Identity, Operational, require
-from pipeline.documents_config import (
-    CleaningConfig,
-    DocumentsConfig,
-    Malformed,
-    SourceConfig,
-    Undecodable,
-)
+from pipeline.documents_config import CleaningConfig, DocumentsConfig
 from pipeline.errors import ConfigError
+from pipeline.source_config import SourceConfig
 
 __all__ = [
     "STRICT",
@@ -33,12 +28,10 @@ __all__ = [
     "DocumentsConfig",
     "Identity",
     "InstancesConfig",
-    "Malformed",
     "MaskingConfig",
     "Operational",
     "PipelineConfig",
     "SourceConfig",
-    "Undecodable",
     "VocabularyConfig",
     "from_table",
     "identity_fields",

@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pipeline.config import Undecodable
 from pipeline.corpus.report import ReadReport
 from pipeline.errors import InputError
+from pipeline.source_config import Undecodable
 
 # Longer marks first: UTF-32 LE's begins with UTF-16 LE's.
 _BYTE_ORDER_MARKS = (

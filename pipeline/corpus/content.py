@@ -9,7 +9,6 @@ from typing import IO, cast
 
 import pyarrow as pa
 
-from pipeline.config import SourceConfig
 from pipeline.corpus.charset import Bytes, Charset, Decoder, choose_charset
 from pipeline.corpus.compression import (
     HEAD_BYTES,
@@ -21,6 +20,7 @@ from pipeline.corpus.report import ReadReport
 from pipeline.corpus.splits import FileRange
 from pipeline.corpus.streams import RawStream, is_s3, open_arrow
 from pipeline.errors import InputError
+from pipeline.source_config import SourceConfig
 
 READ_BYTES = 1 << 20
 # A range request costs tens of milliseconds on an object store, so fewer and larger ones.

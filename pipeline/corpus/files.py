@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from pipeline.config import SourceConfig
 from pipeline.corpus import docstrings
 from pipeline.corpus.compression import without_suffix
 from pipeline.corpus.left_out import is_kept
@@ -20,6 +19,7 @@ from pipeline.corpus.s3 import Located, list_objects, locate_object
 from pipeline.corpus.streams import is_s3
 from pipeline.errors import InputError
 from pipeline.keyed_random import derive_key
+from pipeline.source_config import SourceConfig
 
 
 @dataclass(frozen=True, slots=True)

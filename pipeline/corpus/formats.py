@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from pipeline.config import SourceConfig
 from pipeline.errors import InputError
+from pipeline.source_config import SourceConfig
 
 DIVISIBLE = ("text", "lines", "jsonl")
 """Formats whose documents end at a line, so that ranges of a plain file can be read alone."""

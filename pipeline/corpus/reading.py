@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pipeline.config import SourceConfig
 from pipeline.corpus import docstrings
 from pipeline.corpus.content import Content
 from pipeline.corpus.formats import choose_format
@@ -17,6 +16,7 @@ from pipeline.corpus.tables import read_arrow, read_parquet
 from pipeline.corpus.text import read_text
 from pipeline.corpus.warc import read_warc, read_wet
 from pipeline.corpus.whole_file import read_whole_file
+from pipeline.source_config import SourceConfig
 
 _READERS: dict[str, Callable[[Content], Iterator[RawDocument]]] = {
     "arrow": read_arrow,

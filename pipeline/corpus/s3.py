@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.config import SourceConfig
 from pipeline.corpus.left_out import is_kept
 from pipeline.corpus.report import ReadReport
 from pipeline.corpus.streams import S3_SCHEME
 from pipeline.errors import InputError
+from pipeline.source_config import SourceConfig
 
 
 @dataclass(frozen=True, slots=True)

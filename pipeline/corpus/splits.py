@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeline.config import SourceConfig
 from pipeline.corpus.charset import Charset, choose_charset, search
 from pipeline.corpus.compression import choose_compression
 from pipeline.corpus.files import InputFile
 from pipeline.corpus.formats import DIVISIBLE, choose_format
 from pipeline.corpus.parquet_groups import row_group_starts
 from pipeline.corpus.streams import RawStream, first_bytes, open_arrow
+from pipeline.source_config import SourceConfig
 
 _SCAN_BYTES = 1 << 20
 

@@ -13,6 +13,8 @@ from pipeline.corpus.compression import HEAD_BYTES
 from pipeline.errors import InputError
 
 S3_SCHEME = "s3://"
+# To look at a file's beginning takes one request of an object store, which then has a small file.
+_PEEK_BYTES = 1 << 20
 
 
 def is_s3(location: str) -> bool:
@@ -56,7 +58,7 @@ class RawStream:
         """Return the next bytes, `size` of them or all there are, without passing over them."""
         while len(self._unread) < size:
             kept, self._unread = self._unread, b""
-            data = self.read(size - len(kept))
+            data = self.read(max(size - len(kept), _PEEK_BYTES))
             self._unread = kept + data
             if not data:
                 break

@@ -20,10 +20,11 @@ from typing import Any
 from pipeline import corpus, documents
 from pipeline.commit import Generation
 from pipeline.config import PipelineConfig
-from pipeline.documents_config import CleaningConfig, DocumentsConfig, SourceConfig
+from pipeline.documents_config import CleaningConfig, DocumentsConfig
 from pipeline.jobs import document_units as units
 from pipeline.jobs import documents as job
 from pipeline.jobs.cluster import data_session
+from pipeline.source_config import SourceConfig
 from tests.benchmarks.encoding import docstrings
 from tests.benchmarks.harness import Case, run
 

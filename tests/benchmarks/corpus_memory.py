@@ -14,9 +14,10 @@ from pathlib import Path
 import psutil
 
 from pipeline.config import PipelineConfig
-from pipeline.documents_config import DocumentsConfig, SourceConfig
+from pipeline.documents_config import DocumentsConfig
 from pipeline.jobs import documents as job
 from pipeline.jobs.cluster import data_session
+from pipeline.source_config import SourceConfig
 from tests.benchmarks.encoding import docstrings
 
 _CASES = (("text", 2_000_000_000), ("lines", 200_000_000))

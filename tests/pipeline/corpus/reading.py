@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import pytest
 
-from pipeline.config import SourceConfig
 from pipeline.corpus import RawDocument, ReadReport, list_files, plan_splits, read_split
 from pipeline.errors import InputError
+from pipeline.source_config import SourceConfig
 from tests.pipeline.cleaned import clean_text, sentences_of
 
 LineFormat = Literal["text", "lines", "jsonl"]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pipeline import corpus
-from pipeline.config import SourceConfig
 from pipeline.corpus.docstrings import STANDARD_LIBRARY, list_modules, read_module
 from pipeline.errors import InputError
+from pipeline.source_config import SourceConfig
 
 
 def module(tmp_path: Path, text: str | bytes) -> str:

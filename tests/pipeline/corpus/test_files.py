@@ -119,7 +119,7 @@ def test_a_file_name_that_is_not_utf8_is_named(tmp_path: Path) -> None:
 def test_what_may_not_be_read_is_named() -> None:
     code = """
 import os, sys
-from pipeline.config import SourceConfig
+from pipeline.source_config import SourceConfig
 from pipeline.corpus import list_files
 from pipeline.errors import InputError
 if os.getuid() == 0:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import SourceConfig
 from pipeline.corpus import (
     InputFile,
     ReadReport,
@@ -21,6 +20,7 @@ from pipeline.corpus import (
 )
 from pipeline.corpus import content as content_module
 from pipeline.corpus import splits as splits_module
+from pipeline.source_config import SourceConfig
 from tests.pipeline.corpus.reading import BOM, WHOLE, LineFormat, read_all, source_of
 
 
