@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import itertools
 import tomllib
 from collections.abc import Iterator
@@ -38,6 +39,10 @@ OTHER_VALUES: dict[str, Any] = {
     "documents.sources.0.format": "lines",
     "documents.sources.0.path": "elsewhere.jsonl",
     "documents.sources.0.text_field": "body",
+    "documents.sources.0.id_field": "key",
+    "documents.sources.0.encoding": "cp1252",
+    "documents.sources.0.undecodable": "skip",
+    "documents.sources.0.malformed": "skip",
     "documents.sources.0.limit_bytes": 1,
     "documents.sources.0.locale": "de",
     "documents.partitions": 3,
@@ -205,7 +210,7 @@ def described_fields(cls: type) -> set[str]:
     """Fields of a class that a docstring follows."""
     (body,) = (
         node.body
-        for node in ast.parse(Path(config.__file__).read_text(encoding="utf-8")).body
+        for node in ast.parse(Path(inspect.getfile(cls)).read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef) and node.name == cls.__name__
     )
     return {
@@ -249,6 +254,10 @@ def test_identity_fields_leave_operational_fields_out_at_every_depth() -> None:
             "name": "news",
             "format": "jsonl",
             "text_field": "text",
+            "id_field": "",
+            "encoding": "auto",
+            "undecodable": "fail",
+            "malformed": "fail",
             "limit_bytes": 0,
             "locale": "en",
             "sentences": "icu",
