@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,16 @@ class ReadReport:
         for other in others:
             self.counts.update(other.counts)
             self.places += other.places[: MOST_PLACES - len(self.places)]
+
+    def name_places(self, names: Mapping[str, str]) -> None:
+        """Put names for locations at the start of places: a manifest holds no path of a machine.
+
+        `names` is location -> source and path below its root; the longest one that fits counts.
+        """
+        longest_first = sorted(names, key=len, reverse=True)
+        for number, place in enumerate(self.places):
+            location = next(filter(place.startswith, longest_first), "")
+            self.places[number] = names.get(location, "") + place.removeprefix(location)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON-able values, counts in order of name."""

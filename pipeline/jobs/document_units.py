@@ -86,6 +86,7 @@ def split_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
             if data:
                 created.append(plan.generation.create(run_file(split.number, index, kind), data))
         text_bytes += int(np.asarray(chunk.documents["text_bytes"]).sum())
+    report.name_places({part.location: f"{source.name}/{part.path}" for part in ranges})
     facts = {
         "counts": dict(counts),
         "pieces": pieces,

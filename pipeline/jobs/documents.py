@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,10 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         source.name: corpus.list_files(source, config.seed, listings[source.name])
         for source in config.documents.sources
     }
+    for source in config.documents.sources:
+        names = {file.location: f"{source.name}/{file.path}" for file in files[source.name]}
+        # Of files that are left out the place below the source's root is all there is.
+        listings[source.name].name_places({f"{_root(source.path)}/": f"{source.name}/", **names})
     inputs = {
         name: sha256(canonical_json([[file.path, file.bytes, file.checksum] for file in found]))
         for name, found in files.items()
@@ -76,6 +80,10 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         plan = Plan(generation, config, documents.choose_partitions(text_bytes, config.documents))
         passes = Passes(plan, partial(run_units, stage))
         return stage.commit(passes.run(files, inputs, listings, text_bytes))
+
+
+def _root(path: str) -> str:
+    return path.rstrip("/") if "://" in path else str(Path(path).expanduser().absolute())
 
 
 def _estimate(files: Files) -> int:
