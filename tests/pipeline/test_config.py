@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import itertools
 import tomllib
 from collections.abc import Iterator
@@ -38,6 +39,10 @@ OTHER_VALUES: dict[str, Any] = {
     "documents.sources.0.format": "lines",
     "documents.sources.0.path": "elsewhere.jsonl",
     "documents.sources.0.text_field": "body",
+    "documents.sources.0.id_field": "id",
+    "documents.sources.0.encoding": "cp1252",
+    "documents.sources.0.undecodable": "replace",
+    "documents.sources.0.malformed": "skip",
     "documents.sources.0.limit_bytes": 1,
     "documents.sources.0.locale": "de",
     "documents.partitions": 3,
@@ -192,7 +197,7 @@ def described_fields(cls: type) -> set[str]:
     """Fields of a class that a docstring follows."""
     (body,) = (
         node.body
-        for node in ast.parse(Path(config.__file__).read_text(encoding="utf-8")).body
+        for node in ast.parse(Path(inspect.getfile(cls)).read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef) and node.name == cls.__name__
     )
     return {
@@ -232,7 +237,17 @@ def test_identity_fields_leave_operational_fields_out_at_every_depth() -> None:
     fields = identity_fields(BASE)
     assert set(fields) == {"seed", "documents", "vocabulary", "instances", "masking"}
     assert fields["documents"]["sources"] == [
-        {"name": "news", "format": "jsonl", "text_field": "text", "limit_bytes": 0, "locale": "en"}
+        {
+            "name": "news",
+            "format": "jsonl",
+            "text_field": "text",
+            "id_field": "",
+            "encoding": "auto",
+            "undecodable": "fail",
+            "malformed": "fail",
+            "limit_bytes": 0,
+            "locale": "en",
+        }
     ]
     assert fields["masking"] == dataclasses.asdict(BASE.masking)
 
@@ -353,6 +368,14 @@ def test_a_value_out_of_range_is_named_with_its_remedy(
         (
             "[[documents.sources]]\nname = 'a'\nformat = 'text'\npath = 'x'\nlimit_bytes = -1",
             "documents.sources[a].limit_bytes = -1: must be >= 0",
+        ),
+        (
+            "[[documents.sources]]\nname = 'a'\npath = 'x'\nencoding = 'latin-99'",
+            'documents.sources[a].encoding = "latin-99": name an encoding that Python knows',
+        ),
+        (
+            "[[documents.sources]]\nname = 'a'\nformat = 'text'\npath = 'x'\nid_field = 'id'",
+            'documents.sources[a].id_field = "id": format = "text" has no fields; leave it out',
         ),
         (
             "[[documents.sources]]\nname = 'a'\nformat = 'text'\npath = 'x'\n" * 2,
