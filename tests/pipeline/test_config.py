@@ -481,3 +481,15 @@ def test_masking_defaults_are_those_of_the_paper() -> None:
     assert (rules.probability, rules.mask_share, rules.random_share) == (0.15, 0.8, 0.1)
     assert InstancesConfig().max_seq_length == 512
     assert InstancesConfig().short_seq_prob == 0.1
+
+
+def test_the_libraries_that_read_pages_are_part_of_the_documents_identity() -> None:
+    def readers(kind: Any) -> set[str]:
+        source = SourceConfig(name="s", format=kind, path="x")
+        config = PipelineConfig(documents=DocumentsConfig(sources=(source,)))
+        return set(identity.documents_identity(config).get("readers", {}))
+
+    assert readers("jsonl") == readers("wet") == set()
+    assert readers("mediawiki") == {"mwparserfromhell"}
+    assert "trafilatura" in readers("warc")
+    assert readers("auto") == readers("mediawiki") | readers("warc")
