@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.contract import DOCUMENT_SCHEMA
+from pipeline.errors import InputError
 from pipeline.paragraphs import without
 from pipeline.weights import repeat_documents
 
@@ -33,6 +34,7 @@ def merge_rows(
     what went and what was repeated.
     """
     table = pa.concat_tables(runs)
+    _require_distinct_keys(table)
     unwanted = [part["document_hash"].combine_chunks() for part in dropped_documents]
     if any(map(len, unwanted)):
         gone = pc.is_in(table["document_hash"], value_set=pa.concat_arrays(unwanted))
@@ -54,6 +56,22 @@ def merge_rows(
         if number:
             counts[name] += number
     return table.sort_by([("document_hash", "ascending"), ("document_key", "ascending")])
+
+
+def _require_distinct_keys(table: pa.Table) -> None:
+    """Refuse two documents of one key: what is done to one would be done to both."""
+    # Of one key they are of one hash, and so in one range of one partition.
+    if pc.count_distinct(table["document_hash"]).as_py() == table.num_rows:
+        return
+    counted = table.group_by("document_key").aggregate([([], "count_all")])
+    repeated = counted.filter(pc.greater(counted["count_all"], 1))["document_key"].to_pylist()
+    if repeated:
+        key = min(repeated)
+        raise InputError(
+            f"documents.sources[{key.partition('/')[0]}]: {len(repeated)} document keys stand "
+            f"for more than one document, {key} among them; make the identifiers of its "
+            "`id_field` distinct, or leave `id_field` out"
+        )
 
 
 def write_documents(tables: Iterable[pa.Table]) -> bytes:

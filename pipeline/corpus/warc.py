@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,6 +20,10 @@ from pipeline.corpus.report import RawDocument
 _MOST_HEADER_BYTES = 1 << 20
 _START = re.compile(rb"WARC/[0-9]\.[0-9]+[ \t]*\r?\n")
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
+_RESPONSE_HEAD = (
+    b"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://localhost/\r\n"
+    b"Content-Type: application/http; msgtype=response\r\nContent-Length: %d\r\n\r\n"
+)
 _BLANK = re.compile(rb"[\r\n]+")
 _HTML = ("text/html", "application/xhtml+xml")
 
@@ -73,14 +78,20 @@ def _page(record: _Record, content: Content) -> bytes | str | None:
     """Return the HTML of a response, decoded where HTTP names its charset; None if it is none."""
     from warcio.archiveiterator import ArchiveIterator  # other formats need not pay for it
     from warcio.exceptions import ArchiveLoadFailed
+    from warcio.statusandheaders import StatusAndHeadersParserException
 
     place = content.where(record.offset)
     if not record.headers.get("content-type", "").lower().startswith("application/http"):
         content.report.counts["responses_not_http"] += 1
         return None
     try:
-        parsed = next(iter(ArchiveIterator(io.BytesIO(record.raw + b"\r\n\r\n"))))
+        block = record.raw[record.block :]
+        # A header of our own: warcio fails where one that it looks at is missing.
+        head = _RESPONSE_HEAD % len(block)
+        parsed = next(iter(ArchiveIterator(io.BytesIO(head + block + b"\r\n\r\n"))))
         http = parsed.http_headers
+        if http is None:
+            raise ValueError("no HTTP headers")
         kind, _, options = http.get_header("Content-Type", "").partition(";")
         if http.get_statuscode() != "200":
             content.report.counts["responses_not_200"] += 1
@@ -89,7 +100,15 @@ def _page(record: _Record, content: Content) -> bytes | str | None:
             content.report.counts["responses_not_html"] += 1
             return None
         body = bytes(parsed.content_stream().read())
-    except (ArchiveLoadFailed, AttributeError, StopIteration, ValueError, OSError) as error:
+    except (
+        ArchiveLoadFailed,
+        StatusAndHeadersParserException,
+        StopIteration,
+        ValueError,
+        OSError,
+        EOFError,
+        zlib.error,
+    ) as error:
         content.malformed(place, f"broken HTTP response: {error}", "repair the file")
         return None
     charset = re.search(r"charset=[\"']?([A-Za-z0-9_.:-]+)", options, re.IGNORECASE)

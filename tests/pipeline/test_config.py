@@ -394,6 +394,14 @@ def test_a_value_out_of_range_is_named_with_its_remedy(
             "documents.sources[a].limit_bytes = -1: must be >= 0",
         ),
         (
+            "[[documents.sources]]\nname = 'a'\npath = 'x'\nencoding = 'latin-99'",
+            'documents.sources[a].encoding = "latin-99": name an encoding that Python knows',
+        ),
+        (
+            "[[documents.sources]]\nname = 'a'\nformat = 'text'\npath = 'x'\nid_field = 'id'",
+            'documents.sources[a].id_field = "id": format = "text" has no fields; leave it out',
+        ),
+        (
             "[[documents.sources]]\nname = 'a'\nformat = 'text'\npath = 'x'\n" * 2,
             "names must be distinct",
         ),
@@ -513,3 +521,15 @@ def test_masking_defaults_are_those_of_the_paper() -> None:
     assert (rules.probability, rules.mask_share, rules.random_share) == (0.15, 0.8, 0.1)
     assert InstancesConfig().max_seq_length == 512
     assert InstancesConfig().short_seq_prob == 0.1
+
+
+def test_the_libraries_that_read_pages_are_part_of_the_documents_identity() -> None:
+    def readers(kind: Any) -> set[str]:
+        source = SourceConfig(name="s", format=kind, path="x")
+        config = PipelineConfig(documents=DocumentsConfig(sources=(source,)))
+        return set(identity.documents_identity(config).get("readers", {}))
+
+    assert readers("jsonl") == readers("wet") == set()
+    assert readers("mediawiki") == {"mwparserfromhell"}
+    assert "trafilatura" in readers("warc")
+    assert readers("auto") == readers("mediawiki") | readers("warc")

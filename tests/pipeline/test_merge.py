@@ -7,6 +7,7 @@ import pytest
 
 from pipeline import merge
 from pipeline.contract import DOCUMENT_SCHEMA
+from pipeline.errors import InputError
 from pipeline.merge import read_documents, write_documents
 from tests.pipeline.test_documents import merged, raw_documents, run_table, some_texts
 
@@ -35,3 +36,9 @@ def test_documents_without_sentences_are_not_lost() -> None:
 def test_an_empty_partition_is_an_object_too() -> None:
     data = write_documents([merged([])])
     assert read_documents(data).equals(DOCUMENT_SCHEMA.empty_table())
+
+
+def test_two_documents_of_one_key_are_refused() -> None:
+    table = run_table(raw_documents(some_texts(5)))
+    with pytest.raises(InputError, match=r"sources\[news\]: 1 document keys .* news/a/file.txt#"):
+        merged([table, table.slice(2, 1)])

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from pipeline.corpus import content, streams
 from tests.pipeline.corpus.reading import BOM, LineFormat, read_all, sentences, source_of, texts
 
 
@@ -122,3 +126,43 @@ def test_a_line_longer_than_many_buffers_is_one_document(tmp_path: Path, kind: L
     path.write_text(f'{{"text": "{text}"}}\n' if kind == "jsonl" else f"{text}\n\nlast\n")
     found = [one for _, _, one in read_all(source_of(path, kind), 1 << 20)]
     assert found == ([text] if kind == "jsonl" else [text, "last\n" if kind == "text" else "last"])
+
+
+def plain_documents(text: str) -> list[tuple[int, str]]:
+    """The rule written plainly: lines that are not blank, together until a blank one."""
+    found: list[tuple[int, str]] = []
+    start, lines, place = 0, list[str](), 0
+    *ended, rest = text.split("\n")
+    for line in ended:
+        if line.strip(" \t\r\f\v"):
+            start = start if lines else place
+            lines.append(line + "\n")
+        elif lines:
+            found.append((start, "".join(lines).removesuffix("\n")))
+            lines = []
+        place += len(line) + 1
+    last = "".join(lines) + rest
+    found.append((start if lines else place, last))
+    return [(offset, one) for offset, one in found if one.strip(" \t\r\n\f\v")]
+
+
+@pytest.mark.parametrize(("codec", "width"), [("utf-8", 1), ("utf-16-le", 2), ("utf-32-be", 4)])
+@settings(max_examples=100, deadline=None)
+@given(
+    pieces=st.lists(st.sampled_from(["a", "b", "\n", "\n\n", " ", "\t", "\r", "\r\n", "\v"])),
+    piece_bytes=st.sampled_from([1, 2, 3, 5, 1 << 20]),
+    split_bytes=st.integers(1, 60),
+)
+def test_pieces_of_any_size_give_the_documents_of_the_plain_rule(
+    codec: str, width: int, pieces: list[str], piece_bytes: int, split_bytes: int
+) -> None:
+    text = "".join(pieces) + "end"
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(content, "READ_BYTES", piece_bytes)
+        patch.setattr(streams, "_PEEK_BYTES", 1)
+        path = Path(folder, "a.txt")
+        path.write_bytes(text.encode(codec))
+        found = read_all(source_of(path, encoding=codec), split_bytes)
+    assert [(offset, one) for _, offset, one in found] == [
+        (place * width, one) for place, one in plain_documents(text)
+    ]

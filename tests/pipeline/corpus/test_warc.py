@@ -25,7 +25,7 @@ PAGE = f"""<html><head><title>T</title><meta charset="utf-8"></head><body>
 
 def record(kind: str, block: bytes, content_type: str) -> bytes:
     head = (
-        f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Target-URI: http://example.org/\r\n"
+        f"WARC/1.0\r\nWARC-Type: {kind}\r\n"
         f"Content-Type: {content_type}\r\nContent-Length: {len(block)}\r\n\r\n"
     )
     return head.encode() + block + b"\r\n\r\n"
@@ -152,3 +152,14 @@ def test_a_record_of_many_buffers_is_one_document(tmp_path: Path) -> None:
     path = tmp_path / "a.wet"
     path.write_bytes(wet("short", text, "last"))
     assert [one for _, _, one in read_all(source_of(path, "wet"))] == ["short", text, "last"]
+
+
+@pytest.mark.parametrize("block", [b"", b"no headers at all", b"HTTP/1.1 200 OK", b"\xff\x00" * 50])
+def test_a_broken_http_response_is_named_skipped_or_counted(tmp_path: Path, block: bytes) -> None:
+    path = tmp_path / "a.warc"
+    kind = "application/http; msgtype=response"
+    path.write_bytes(record("response", block, kind) + response(PAGE.encode()))
+    found, report = read_reported(source_of(path, "warc", malformed="skip"))
+    assert len(found) == 1
+    reasons = ("malformed_skipped", "responses_not_200", "responses_not_html")
+    assert sum(report.counts[reason] for reason in reasons) == 1
