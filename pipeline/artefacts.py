@@ -11,9 +11,9 @@ from tokenizers import Tokenizer
 
 from pipeline.commit import MANIFEST, RUN_REPORT, Generation, read_pointer
 from pipeline.contract import DOCUMENT_SCHEMA, METRICS_JSONL, ObjectEntry, ShardEntry
-from pipeline.documents import read_documents
 from pipeline.errors import ClozelineError, CorruptError, InputError
 from pipeline.instance_set import InstanceSet
+from pipeline.merge import read_documents
 from pipeline.shards import shard_faults
 from pipeline.stage import read_run_report
 from pipeline.storage import TEMPORARY_PREFIX, open_storage

@@ -64,13 +64,30 @@ class Generation:
             return None
         return dict(marker["facts"])
 
-    def complete(self, unit: str, objects: Mapping[str, bytes], facts: Mapping[str, Any]) -> None:
-        """Create the unit's objects, then its marker with their sizes and checksums and its own."""
+    def create(self, name: str, data: bytes) -> ObjectEntry:
+        """Create an object ahead of its unit's marker, which `complete` is to name it in."""
+        self.storage.create(self.name(name), data)
+        return ObjectEntry.of(name, data)
+
+    def complete(
+        self,
+        unit: str,
+        objects: Mapping[str, bytes],
+        facts: Mapping[str, Any],
+        *,
+        created: Sequence[ObjectEntry] = (),
+    ) -> None:
+        """Create the unit's objects, then its marker with their sizes and checksums and its own.
+
+        `created` are objects of the unit that exist already.
+        """
         storage = self.storage
-        for name, data in objects.items():
-            storage.create(self.name(name), data)
-        entries = [asdict(ObjectEntry.of(name, data)) for name, data in objects.items()]
-        marker = {"facts": facts, "objects": entries, "unit": unit}
+        entries = [*created, *(self.create(name, data) for name, data in objects.items())]
+        marker: dict[str, Any] = {
+            "facts": facts,
+            "objects": [asdict(entry) for entry in entries],
+            "unit": unit,
+        }
         marker["sha256"] = sha256(canonical_json(marker))
         storage.create(self.name(f"markers/{unit}.json"), canonical_json(marker))
 

@@ -16,105 +16,34 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_ori
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from pipeline.config_fields import STRICT, Identity, Operational, require
+from pipeline.documents_config import CleaningConfig, DocumentsConfig
 from pipeline.errors import ConfigError
+from pipeline.source_config import SourceConfig
+
+__all__ = [
+    "STRICT",
+    "CleaningConfig",
+    "ClusterConfig",
+    "DocumentsConfig",
+    "Identity",
+    "InstancesConfig",
+    "MaskingConfig",
+    "Operational",
+    "PipelineConfig",
+    "SourceConfig",
+    "VocabularyConfig",
+    "from_table",
+    "identity_fields",
+    "load",
+    "read_toml",
+    "require",
+]
 
 T = TypeVar("T")
-Identity = Annotated[T, "identity"]
-Operational = Annotated[T, "operational"]
-
-STRICT = ConfigDict(extra="forbid", strict=True)
 
 # Tables of the trainer's half; pipeline commands skip them, trainer commands read both halves.
 TRAINER_TABLES = ("model", "optimizer", "schedule", "training", "evaluation")
-
-
-def require(condition: bool, key: str, value: object, remedy: str) -> None:
-    """Raise ConfigError "key = value: remedy" unless `condition` holds."""
-    if not condition:
-        shown = json.dumps(value) if isinstance(value, str) else value
-        raise ConfigError(f"{key} = {shown}: {remedy}")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SourceConfig:
-    """One source of raw text."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    name: Identity[str]
-    """Name of the source; part of every document key."""
-    format: Identity[Literal["text", "lines", "jsonl", "python_docstrings"]]
-    """text: blank lines (empty or ASCII white space) end documents; lines: one document a line;
-    jsonl: one JSON object a line (lines end at LF or CR LF only);
-    python_docstrings: docstrings of the installed Python packages, one document a module."""
-    path: Operational[str]
-    """File, directory or glob of files. Below a directory every file is read, whatever its name,
-    and links are followed; files and folders whose name starts with a dot are left out. For
-    python_docstrings: the pip lock file that names the packages to read after the standard
-    library."""
-    text_field: Identity[str] = "text"
-    """Field of a JSON object that holds the text (jsonl)."""
-    limit_bytes: Identity[int] = 0
-    """Keep the first documents, files in keyed-hash order, up to this many bytes of text;
-    0 keeps all."""
-    locale: Identity[str] = "en"
-    """BCP 47 locale of the sentence rules."""
-
-    def __post_init__(self) -> None:
-        key = f"documents.sources[{self.name}]"
-        require(self.name != "", "documents.sources.name", self.name, "give the source a name")
-        remedy = "use letters, digits, '.', '_' and '-' only"
-        require(bool(re.fullmatch(r"[A-Za-z0-9._-]+", self.name)), f"{key}.name", self.name, remedy)
-        require(self.path != "", f"{key}.path", self.path, "name a file, directory or glob")
-        remedy = 'write a BCP 47 tag such as "en" or "pt-BR"'
-        tag = re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*", self.locale)
-        require(tag is not None, f"{key}.locale", self.locale, remedy)
-        require(self.limit_bytes >= 0, f"{key}.limit_bytes", self.limit_bytes, "must be >= 0")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentsConfig:
-    """Raw files to cleaned documents of sentences."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    sources: Identity[tuple[SourceConfig, ...]] = ()
-    """Sources of raw text."""
-    partitions: Identity[int] = 0
-    """Training partitions; 0 means one for every 64 MB of raw input."""
-    held_out_fraction: Identity[float] = 0.02
-    """Share of the documents kept for evaluation, chosen by document hash."""
-    split_bytes: Identity[int] = 64_000_000
-    """Bytes of raw input in one split, the unit of reading (grows with the corpus)."""
-    minimum_characters: Identity[int] = 1
-    """Documents with fewer characters after cleaning are dropped and counted."""
-    deduplicate: Identity[bool] = True
-    """Drop documents whose text equals that of another; the smallest document key stays."""
-
-    def __post_init__(self) -> None:
-        require(
-            0 <= self.partitions <= 100_000,
-            "documents.partitions",
-            self.partitions,
-            "must be in [0, 100000]",
-        )
-        require(
-            0.0 <= self.held_out_fraction < 1.0,
-            "documents.held_out_fraction",
-            self.held_out_fraction,
-            "must be in [0, 1)",
-        )
-        require(
-            self.split_bytes >= 1, "documents.split_bytes", self.split_bytes, "must be at least 1"
-        )
-        require(
-            self.minimum_characters >= 1,
-            "documents.minimum_characters",
-            self.minimum_characters,
-            "must be at least 1",
-        )
-        names = [source.name for source in self.sources]
-        require(len(set(names)) == len(names), "documents.sources", names, "names must be distinct")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

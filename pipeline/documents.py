@@ -1,36 +1,38 @@
-"""Text -> cleaned documents of sentences, partitioned by hash.
-
-Every function is pure: the same raw documents, config and seed give the same bytes, whatever
-cut them into splits and whoever ran which.
-"""
+"""Raw text -> cleaned documents of sentences, each with its key, its hash and its partition."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import re
-import unicodedata
-import zlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numba as nb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import regex
 from numpy.typing import NDArray
 
-from pipeline.config import DocumentsConfig, SourceConfig
+from pipeline.cleaning import CleanedTexts, clean, decode
+from pipeline.config import CleaningConfig, DocumentsConfig, SourceConfig
 from pipeline.contract import DOCUMENT_SCHEMA
 from pipeline.corpus import RawDocument
-from pipeline.errors import CorruptError
 from pipeline.keyed_random import derive_key
-from pipeline.sentences import split_sentences
-from pipeline.storage import Storage
+from pipeline.paragraphs import PARAGRAPH_SCHEMA, fingerprints
+from pipeline.sentences import lines_as_sentences, split_sentences
 
-# Characters of documents that are split into sentences together: bounds memory, not results.
+# Characters of documents that are cleaned and split together: bounds memory, not results.
 _BATCH_CHARACTERS = 4_000_000
-# Rows of a record batch of documents hold about this many bytes of text.
-_BATCH_TEXT_BYTES = 16_000_000
+# Text of one run file: what the split pass holds before it writes.
+_CHUNK_TEXT_BYTES = 64_000_000
+# Text of a partition, or of the part of one, that a merge holds.
+_MERGE_TEXT_BYTES = 256_000_000
+_PARTITION_BYTES = 64_000_000
+# Bytes of text that a compressed byte of input stands for, about.
+_EXPANSION = 4
 
 # What the split pass leaves for the next ones, beside the contract's columns.
 RUN_SCHEMA = pa.schema(
@@ -40,123 +42,256 @@ RUN_SCHEMA = pa.schema(
         pa.field("ordinal", pa.uint32(), nullable=False),  # place among the split's documents
         pa.field("text_bytes", pa.int64(), nullable=False),
         pa.field("partition", pa.uint32(), nullable=False),
+        pa.field("source", pa.uint16(), nullable=False),  # number of its source in the config
+        pa.field("paragraphs", pa.large_list(pa.uint32())),  # line of each sentence
     ]
 )
-FINGERPRINT_COLUMNS = (
-    "document_hash", "document_key", "content_hash", "ordinal", "text_bytes", "partition",
+FINGERPRINT_SCHEMA = pa.schema(
+    [
+        RUN_SCHEMA.field(name)
+        for name in (
+            "document_hash", "document_key", "content_hash", "ordinal", "text_bytes", "partition",
+        )
+    ]
 )  # fmt: skip
-
-# Line and paragraph separators, vertical tab, form feed, next line and a lone carriage return
-# are white space inside a line, never a line end: only \n and \r\n are (as in every stage).
-_OTHER_SEPARATORS = re.compile("[\r\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
-# Control characters, NUL and the byte-order mark vanish, as in BERT's own cleaning; U+FFFD too,
-# and lone surrogates (JSON can escape one), which have no UTF-8 form.
-_VANISHING = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffd]")
-_SPACES = re.compile("[ \t\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]+")
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionCounts:
+class Partitions:
     """How many partitions the training and the held-out documents are dealt over."""
 
     train: int
     held_out: int
+    ranges: int = 1
+    """Parts by document hash that a partition is merged in, one after the other."""
 
     @property
     def total(self) -> int:
         """Partitions of both splits; the held-out ones come after the training ones."""
         return self.train + self.held_out
 
-
-def clean_text(text: str) -> str:
-    r"""Return the text in NFC, lines ended by \n alone, other separators and runs of space as one.
-
-    Control characters vanish. Nothing else changes.
-    """
-    text = text.replace("\r\n", "\n")
-    text = _OTHER_SEPARATORS.sub(" ", text)
-    text = _VANISHING.sub("", text)
-    text = _SPACES.sub(" ", text)
-    return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
+    @property
+    def groups(self) -> int:
+        """Groups of a run file: each partition's ranges, in order."""
+        return self.total * self.ranges
 
 
-def document_key(source: str, path: str, offset: int, repetition: int = 0) -> str:
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some documents of a split, in the order read."""
+
+    documents: pa.Table
+    """RUN_SCHEMA."""
+    paragraphs: pa.Table
+    """PARAGRAPH_SCHEMA; empty unless repeated paragraphs are dropped."""
+
+
+def document_key(source: str, path: str, offset: int | str, repetition: int = 0) -> str:
     """Return the text form of a document's identity: source/path#offset.repetition."""
     return f"{source}/{path}#{offset}.{repetition}"
 
 
-def choose_partitions(raw_bytes: int, config: DocumentsConfig) -> PartitionCounts:
-    """Choose P from the bytes of raw input alone, so that it never depends on a run."""
-    train = config.partitions or max(1, -(-raw_bytes // 64_000_000))
+def unit_bytes(text_bytes: int, least: int) -> int:
+    """Return the text of a partition or a split of a corpus: `least`, and more from 1.6 GB on.
+
+    Splits times partitions are the pieces of the shuffle: growing both with the root of the
+    corpus keeps them in the millions at 10 TB.
+    """
+    return max(least, math.isqrt(text_bytes * 2_500_000) if least >= _PARTITION_BYTES else least)
+
+
+def estimated_text_bytes(plain_bytes: int, compressed_bytes: int) -> int:
+    """Return about how much text raw input holds."""
+    return plain_bytes + _EXPANSION * compressed_bytes
+
+
+def choose_partitions(text_bytes: int, config: DocumentsConfig) -> Partitions:
+    """Choose partitions from the bytes of raw input alone, so that they never depend on a run."""
+    train = config.partitions or -(-text_bytes // unit_bytes(text_bytes, _PARTITION_BYTES))
+    train = max(1, train)
     held_out = max(1, round(train * config.held_out_fraction)) if config.held_out_fraction else 0
-    return PartitionCounts(train, held_out)
+    return Partitions(train, held_out, max(1, -(-text_bytes // train // _MERGE_TEXT_BYTES)))
 
 
 def split_documents(
     raw: Iterable[RawDocument],
-    source: SourceConfig,
+    source_number: int,
     config: DocumentsConfig,
-    partitions: PartitionCounts,
+    partitions: Partitions,
     seed: int,
-) -> tuple[pa.Table, Counter[str]]:
+    counts: Counter[str],
+) -> Iterator[Chunk]:
     """Clean documents, split them into sentences and give each its partition.
 
-    Returns a table of RUN_SCHEMA in the order read, and the documents read and dropped by reason.
+    Yields chunks of about 64 MB of text, and counts the documents read and dropped by reason and
+    what cleaning changed. A document is in memory once, in a chunk twice.
     """
-    counts: Counter[str] = Counter()
-    tables = [RUN_SCHEMA.empty_table()]
+    source = config.sources[source_number]
+    pending: list[Chunk] = []
+    size = 0
     ordinal = 0
-    for batch in _batches(raw):
-        keys: list[str] = []
-        texts: list[str] = []
-        ordinals: list[int] = []
-        for document in batch:
-            text = clean_text(document.text).strip()
-            reason = document.dropped or _reason_to_drop(text, config)
-            counts[f"dropped_{reason}" if reason else "kept"] += 1
-            if not reason:
-                keys.append(document_key(source.name, document.path, document.offset))
-                texts.append(text)
-                ordinals.append(ordinal)
-            ordinal += 1
-        tables.append(_run_table(keys, texts, ordinals, source, config, partitions, seed))
-    counts["read"] = ordinal
-    return pa.concat_tables(tables), counts
+    raw = iter(raw)
+    while True:
+        places: list[tuple[str, int]] = []  # key, ordinal
+        texts = _batch(raw, source, places, counts, ordinal)
+        cleaned = clean(texts, config.cleaning, counts)
+        read = counts["read"] - ordinal
+        if read == 0:
+            break
+        ordinal += read
+        cleaned, kept = _selected(cleaned, config.cleaning, counts)
+        chosen = [places[index] for index in kept.tolist()]
+        del places
+        pending.append(_chunk(cleaned, chosen, source, source_number, config, partitions, seed))
+        size += cleaned.utf8.size
+        if size >= _CHUNK_TEXT_BYTES:
+            yield _together(pending)
+            pending, size = [], 0
+    if pending:
+        yield _together(pending)
 
 
-def _batches(raw: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
-    batch: list[RawDocument] = []
+def _together(chunks: Sequence[Chunk]) -> Chunk:
+    documents = pa.concat_tables([one.documents for one in chunks])
+    return Chunk(documents, pa.concat_tables([one.paragraphs for one in chunks]))
+
+
+def _batch(
+    raw: Iterator[RawDocument],
+    source: SourceConfig,
+    places: list[tuple[str, int]],
+    counts: Counter[str],
+    ordinal: int,
+) -> Iterator[str]:
+    """Yield texts until there are enough for a batch; only the consumer holds them."""
     characters = 0
     for document in raw:
-        batch.append(document)
-        characters += len(document.text)
+        counts["read"] += 1
+        if document.dropped:
+            counts[f"dropped_{document.dropped}"] += 1
+        else:
+            places.append((document_key(source.name, document.path, document.offset), ordinal))
+            characters += len(document.text)
+            yield document.text
+        ordinal += 1
         if characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
+            return
 
 
-def _reason_to_drop(text: str, config: DocumentsConfig) -> str:
-    if not text:
-        return "empty"
-    return "too_short" if len(text) < config.minimum_characters else ""
+def _selected(
+    texts: CleanedTexts, rules: CleaningConfig, counts: Counter[str]
+) -> tuple[CleanedTexts, NDArray[np.int64]]:
+    """Return the documents that the rules keep, and their numbers."""
+    characters = _characters(texts.utf8, texts.ends)
+    reasons = {
+        "empty": characters == 0,
+        "too_short": characters < rules.minimum_characters,
+        "too_long": (characters > rules.maximum_characters) & (rules.maximum_characters > 0),
+    }
+    if rules.scripts:
+        letters, wanted = _letters(texts.utf8, texts.ends, _letter_classes(rules.scripts))
+        reasons["other_script"] = wanted < rules.minimum_script_share * letters
+    kept = np.ones(characters.size, np.bool_)
+    for reason, applies in reasons.items():
+        dropped = int((kept & applies).sum())
+        if dropped:
+            counts[f"dropped_{reason}"] += dropped
+        kept &= ~applies
+    counts["kept"] += int(kept.sum())
+    return (texts if kept.all() else texts.select(kept)), np.flatnonzero(kept)
 
 
-def _run_table(
-    keys: Sequence[str],
-    texts: Sequence[str],
-    ordinals: Sequence[int],
+@functools.lru_cache(maxsize=4)
+def _letter_classes(scripts: tuple[str, ...]) -> NDArray[np.uint8]:
+    """Return 1 for each code point that is a letter, 2 for one of these scripts, uint8."""
+    table = np.zeros(0x110000, np.uint8)
+    # Every character at its own place; a surrogate is no character.
+    text = "".join(chr(one) if not 0xD800 <= one < 0xE000 else " " for one in range(0x110000))
+    names = "".join(rf"\p{{Script={one}}}" for one in scripts)
+    for pattern, kind in ((r"\p{L}+", 1), (rf"[\p{{L}}&&[{names}]]+", 2)):
+        for match in regex.finditer(pattern, text, flags=regex.V1):
+            table[match.start() : match.end()] = kind
+    return table
+
+
+@nb.njit(cache=True)
+def _characters(utf8: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the characters of each document, int64."""
+    counts = np.zeros(ends.size, np.int64)
+    start = 0
+    for document in range(ends.size):
+        counts[document] = ((utf8[start : ends[document]] & 0xC0) != 0x80).sum()
+        start = ends[document] + 1
+    return counts
+
+
+@nb.njit(cache=True)
+def _letters(
+    utf8: NDArray[np.uint8], ends: NDArray[np.int64], classes: NDArray[np.uint8]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (letters, letters of the wanted scripts) of each document, int64."""
+    letters = np.zeros(ends.size, np.int64)
+    wanted = np.zeros(ends.size, np.int64)
+    at = 0
+    for document in range(ends.size):
+        while at < ends[document]:
+            point, width = decode(utf8, at)
+            letters[document] += classes[point] > 0
+            wanted[document] += classes[point] == 2
+            at += width
+        at += 1
+    return letters, wanted
+
+
+def _chunk(
+    texts: CleanedTexts,
+    places: Sequence[tuple[str, int]],
     source: SourceConfig,
+    source_number: int,
     config: DocumentsConfig,
-    partitions: PartitionCounts,
+    partitions: Partitions,
     seed: int,
-) -> pa.Table:
+) -> Chunk:
+    if not places:
+        return Chunk(RUN_SCHEMA.empty_table(), PARAGRAPH_SCHEMA.empty_table())
+    keys = [key for key, _ in places]
+    hashes, partition = _placed(keys, config, partitions, seed)
+    utf8 = memoryview(texts.utf8)  # type: ignore[arg-type]  # an array is a buffer
+    contents = [
+        hashlib.blake2b(utf8[start:end], digest_size=16).digest() for start, end in texts.spans()
+    ]
+    split = split_sentences(texts, source.locale) if source.sentences == "icu" else None
+    sentences = split or lines_as_sentences(texts)
+    threshold = config.cleaning.deduplicate_paragraphs
+    lines = sentences.paragraph_lists() if threshold else pa.nulls(len(keys), RUN_SCHEMA.types[-1])
+    documents = pa.table(
+        [
+            pa.array(hashes, pa.binary(16)),
+            pa.array(keys, pa.large_string()),
+            sentences.as_lists(),
+            pa.array(contents, pa.binary(16)),
+            pa.array([ordinal for _, ordinal in places], pa.uint32()),
+            pa.array(np.diff(texts.ends, prepend=-1) - 1),
+            pa.array(partition),
+            pa.array(np.full(len(keys), source_number, np.uint16)),
+            lines,
+        ],
+        schema=RUN_SCHEMA,
+    )
+    if not threshold:
+        return Chunk(documents, PARAGRAPH_SCHEMA.empty_table())
+    return Chunk(documents, fingerprints(texts, documents, threshold))
+
+
+def _placed(
+    keys: Sequence[str], config: DocumentsConfig, partitions: Partitions, seed: int
+) -> tuple[list[bytes], NDArray[np.uint32]]:
+    """Return the hash and the partition of each document."""
     place_key = derive_key(seed, "partition").to_bytes(8, "little")
     split_key = derive_key(seed, "held_out").to_bytes(8, "little")
-    hashes = [hashlib.blake2b(key.encode(), digest_size=16, key=place_key).digest() for key in keys]
-    draws = [hashlib.blake2b(key.encode(), digest_size=8, key=split_key).digest() for key in keys]
-    contents = [hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts]
+    names = [key.encode() for key in keys]
+    hashes = [hashlib.blake2b(name, digest_size=16, key=place_key).digest() for name in names]
+    draws = [hashlib.blake2b(name, digest_size=8, key=split_key).digest() for name in names]
     place = np.frombuffer(b"".join(hashes), ">u8")[::2]
     draw = np.frombuffer(b"".join(draws), ">u8")
     # 2**64 is no float64 problem here: the fraction is compared as an integer threshold.
@@ -165,121 +300,36 @@ def _run_table(
     if partitions.held_out:
         held_out = draw < np.uint64(threshold)
         partition[held_out] = partitions.train + place[held_out] % np.uint64(partitions.held_out)
-    return pa.table(
-        [
-            pa.array(hashes, pa.binary(16)),
-            pa.array(keys, pa.large_string()),
-            split_sentences(texts, source.locale) if texts else pa.array([], RUN_SCHEMA.types[2]),
-            pa.array(contents, pa.binary(16)),
-            pa.array(ordinals, pa.uint32()),
-            pa.array([len(text.encode()) for text in texts], pa.int64()),
-            pa.array(partition.astype(np.uint32)),
-        ],
-        schema=RUN_SCHEMA,
+    return hashes, partition.astype(np.uint32)
+
+
+def leading(hashes: pa.ChunkedArray) -> NDArray[np.uint64]:
+    """Return the first 64 bits of 128-bit hashes, as big-endian numbers: in the hashes' order."""
+    data = hashes.combine_chunks()
+    words = np.frombuffer(data.buffers()[1], ">u8")[data.offset * 2 :: 2][: len(data)]
+    return words.astype(np.uint64)
+
+
+def run_groups(table: pa.Table, partitions: Partitions) -> NDArray[np.int64]:
+    """Return the group of each row of a run table: its partition, then its range of hashes."""
+    high = leading(table["document_hash"]) >> np.uint64(32)
+    place = (high * np.uint64(partitions.ranges)) >> np.uint64(32)
+    return np.asarray(table["partition"]).astype(np.int64) * partitions.ranges + place.astype(
+        np.int64
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The rows of one group in a grouped object: a byte range and its CRC-32."""
-
-    start: int
-    end: int
-    crc32: int
+def content_groups(table: pa.Table, groups: int) -> NDArray[np.int64]:
+    """Return the deduplication range of each row's content hash."""
+    return (leading(table["content_hash"]) % np.uint64(groups)).astype(np.int64)
 
 
-def grouped_bytes(
-    table: pa.Table, group: NDArray[np.integer], groups: int
-) -> tuple[bytes, list[Piece]]:
-    """Write rows as one IPC stream a group, back to back; a group without rows takes no bytes."""
-    order = np.argsort(group, kind="stable")
-    bounds = np.searchsorted(group[order], np.arange(groups + 1))
-    parts: list[bytes] = []
-    pieces: list[Piece] = []
-    end = 0
-    for number in range(groups):
-        rows = order[bounds[number] : bounds[number + 1]]
-        data = write_stream(table.take(pa.array(rows))) if rows.size else b""
-        parts.append(data)
-        pieces.append(Piece(end, end + len(data), zlib.crc32(data)))
-        end += len(data)
-    return b"".join(parts), pieces
-
-
-def write_stream(table: pa.Table) -> bytes:
-    """Write a table as one zstd-compressed Arrow IPC stream of one record batch."""
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
-    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write_table(table.combine_chunks())
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def read_piece(storage: Storage, name: str, piece: Piece, schema: pa.Schema) -> pa.Table:
-    """Read one group of a grouped object; CorruptError unless its CRC-32 is the marker's."""
-    if piece.start == piece.end:
-        return schema.empty_table()
-    data = storage.read_range(name, piece.start, piece.end - piece.start)
-    if zlib.crc32(data) != piece.crc32:
-        raise CorruptError(
-            f"{storage.uri}/{name}: bytes {piece.start} to {piece.end}: CRC-32 differs from the "
-            "marker's; the file was cut short or changed, remove this generation and run again"
-        )
-    return pa.ipc.open_stream(data).read_all()
-
-
-def content_group(content_hashes: pa.ChunkedArray, groups: int) -> NDArray[np.uint32]:
-    """Return the deduplication range of each content hash, uint32."""
-    data = content_hashes.combine_chunks()
-    leading = np.frombuffer(data.buffers()[1], ">u8")[data.offset * 2 :: 2][: len(data)]
-    return (leading % np.uint64(groups)).astype(np.uint32)
-
-
-def duplicates(fingerprints: Sequence[pa.Table]) -> pa.Table:
+def duplicates(tables: Iterable[pa.Table]) -> pa.Table:
     """Return the rows that repeat an earlier text: all but the smallest document key of each."""
-    table = pa.concat_tables(fingerprints)
+    table = pa.concat_tables(tables)
     table = table.sort_by([("content_hash", "ascending"), ("document_key", "ascending")])
     contents = table["content_hash"].combine_chunks()
     if len(contents) < 2:
         return table.slice(0, 0)
     same = pc.equal(contents.slice(1), contents.slice(0, len(contents) - 1))
     return table.filter(pa.concat_arrays([pa.array([False]), same]))
-
-
-def merge_partition(runs: Sequence[pa.Table], dropped: Sequence[pa.Table]) -> pa.Table:
-    """Return one partition's documents, sorted by document hash (then key), without duplicates."""
-    table = pa.concat_tables(runs)
-    unwanted = pa.concat_arrays(
-        [chunk for part in dropped for chunk in part["document_hash"].chunks]
-        or [pa.array([], pa.binary(16))]
-    )
-    table = table.filter(pc.invert(pc.is_in(table["document_hash"], value_set=unwanted)))
-    table = table.sort_by([("document_hash", "ascending"), ("document_key", "ascending")])
-    return table.select(DOCUMENT_SCHEMA.names).cast(DOCUMENT_SCHEMA)
-
-
-def write_documents(table: pa.Table) -> bytes:
-    """Write documents as an Arrow IPC file (zstd) of record batches of about 16 MB of text."""
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
-    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
-        for batch in _text_batches(table.combine_chunks()):
-            writer.write_table(batch)
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def _text_batches(table: pa.Table) -> Iterator[pa.Table]:
-    if table.num_rows == 0:
-        return
-    sentences = table["sentences"].chunk(0)
-    text_offsets = np.asarray(sentences.values.buffers()[1]).view(np.int64)
-    ends = text_offsets[np.asarray(sentences.offsets)][1:]
-    batch = (ends - 1) // _BATCH_TEXT_BYTES
-    bounds = np.flatnonzero(np.diff(batch, prepend=-2))
-    for start, end in zip(bounds, [*bounds[1:], table.num_rows], strict=True):
-        yield table.slice(start, end - start).combine_chunks()
-
-
-def read_documents(data: bytes) -> pa.Table:
-    """Read a partition written by `write_documents`."""
-    return pa.ipc.open_file(pa.BufferReader(data)).read_all()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from pipeline.config import SourceConfig
+from pipeline.config import CleaningConfig, SourceConfig
 from trainer.config import TrainerConfig
 
 PAGE = Path(__file__).with_name("configuration.md")
@@ -74,6 +74,7 @@ def page() -> str:
             tables.append((f"[{field.name}]", hints[field.name]))
         if field.name == "documents":
             tables.append(("[[documents.sources]]", SourceConfig))
+            tables.append(("[documents.cleaning]", CleaningConfig))
     for name, cls in tables:
         about = "" if cls is TrainerConfig else f"{(cls.__doc__ or '').strip()}\n\n"
         parts.append(

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline import documents as documents_core
 from pipeline.commit import Generation, current, require_same_identity
 from pipeline.config import PipelineConfig
 from pipeline.contract import ObjectEntry, fingerprint, shard_schema
@@ -35,6 +34,7 @@ from pipeline.jobs.vocabulary import (
 )
 from pipeline.keyed_random import derive_key, permutation
 from pipeline.masking import mask_tokens, token_classes
+from pipeline.merge import read_documents
 from pipeline.ragged import take_rows
 from pipeline.shards import InstanceRows, write_shard
 from pipeline.stage import Stage
@@ -165,7 +165,7 @@ def _require_pairs(counts: Mapping[str, Any]) -> None:
 def build_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     """Build every instance of one partition and write its shards."""
     config = plan.config
-    table = documents_core.read_documents(plan.documents.read(ObjectEntry(**unit["object"])))
+    table = read_documents(plan.documents.read(ObjectEntry(**unit["object"])))
     encoder = WordPieceEncoder(
         plan.vocabulary_bytes(TOKENIZER_JSON).decode(),
         plan.vocabulary_table(WORD_TABLE),

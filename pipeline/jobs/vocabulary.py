@@ -12,18 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline import documents as documents_core
-from pipeline import vocabulary
+from pipeline import runs, vocabulary
 from pipeline.commit import Generation, current, require_same_identity
 from pipeline.config import PipelineConfig
 from pipeline.contract import ObjectEntry, fingerprint
-from pipeline.documents import Piece
 from pipeline.encoding import build_word_table
 from pipeline.identity import documents_identity, vocabulary_identity
 from pipeline.jobs.cluster import run_units
+from pipeline.merge import read_documents
 from pipeline.stage import Stage
 from pipeline.vocabulary import SPECIAL_TOKENS, NormalizationTable, TextRules
-from pipeline.vocabulary.counts import COUNTS_SCHEMA
 
 TOKENIZER_JSON = "tokenizer.json"
 VOCAB_TXT = "vocab.txt"
@@ -133,7 +131,7 @@ def run(config: PipelineConfig) -> dict[str, Any]:
 def normalization_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     """Ask the tokenizers library once what it does to every code point; workers share it."""
     table = NormalizationTable.build(text_rules(plan.config)).to_table()
-    data = documents_core.write_stream(table)
+    data = runs.write_stream(table)
     facts = {"object": asdict(ObjectEntry.of(NORMALIZATION, data))}
     plan.generation.complete(unit["marker"], {NORMALIZATION: data}, facts)
     return facts
@@ -141,17 +139,20 @@ def normalization_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
 
 def count_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     """Count the words of one partition, grouped by bucket of the word's hash."""
-    table = documents_core.read_documents(plan.documents.read(ObjectEntry(**unit["object"])))
+    table = read_documents(plan.documents.read(ObjectEntry(**unit["object"])))
     sentences = table["sentences"].combine_chunks().flatten()
     normalization = NormalizationTable.from_table(
         read_table(plan.generation, ObjectEntry(**unit["normalization"]))
     )
     counts = vocabulary.count_words(sentences, normalization)
-    parts, pieces, end = [], [], 0
+    parts: list[bytes] = []
+    pieces: list[list[int]] = []
+    end = 0
     for bucket in vocabulary.split_counts(counts, plan.buckets):
-        data = documents_core.write_stream(bucket)
+        data = runs.write_stream(bucket)
         parts.append(data)
-        pieces.append([end, end + len(data), zlib.crc32(data)])
+        piece = runs.Piece(len(pieces), end, end + len(data), zlib.crc32(data))
+        pieces.append(list(asdict(piece).values()))
         end += len(data)
     facts = {"pieces": pieces, "words": counts.num_rows}
     objects = {f"passes/{unit['marker']}.counts": b"".join(parts)}
@@ -163,15 +164,14 @@ def reduce_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     """Add up one bucket's counts over all partitions."""
     storage = plan.generation.storage
     tables = [
-        documents_core.read_piece(
+        runs.read_piece(
             storage,
             plan.generation.name(f"passes/count/{partition:06d}.counts"),
-            Piece(*piece),
-            COUNTS_SCHEMA,
+            runs.Piece(*piece),
         )
         for partition, piece in enumerate(unit["pieces"])
     ]
-    data = documents_core.write_stream(vocabulary.merge_counts(tables))
+    data = runs.write_stream(vocabulary.merge_counts(tables))
     entry = ObjectEntry.of(f"passes/{unit['marker']}.counts", data)
     facts = {"object": asdict(entry)}
     plan.generation.complete(unit["marker"], {entry.name: data}, facts)
@@ -203,7 +203,7 @@ def train_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         TOKENIZER_JSON: tokenizer_json.encode(),
         VOCAB_TXT: vocabulary.vocab_txt(entries),
         WORD_COUNTS: parquet.getvalue().to_pybytes(),
-        WORD_TABLE: documents_core.write_stream(table),
+        WORD_TABLE: runs.write_stream(table),
     }
     total = pc.sum(counts["count"]).as_py() or 0
     facts = {

@@ -12,7 +12,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-_ROUNDS = 3
 _FIGURES = {"value", "peer_value", "ratio"}
 _DIRECTORY = Path("runs/bench")
 
@@ -27,11 +26,12 @@ class Case:
     ours: Callable[[], object]
     peer: str
     theirs: Callable[[], object]
+    rounds: int = 3
 
 
 def _measure(case: Case) -> dict[str, str | float]:
     seconds: tuple[list[float], list[float]] = ([], [])
-    for _ in range(_ROUNDS):
+    for _ in range(case.rounds):
         for work, taken in zip((case.ours, case.theirs), seconds, strict=True):
             start = time.perf_counter()
             work()
@@ -50,7 +50,7 @@ def _measure(case: Case) -> dict[str, str | float]:
 def run(name: str, cases: list[Case]) -> None:
     """Measure `cases`, print them as a table and write them to runs/bench/NAME.json.
 
-    A value is amount / median seconds of three runs; ours and the peer's take turns, so that both
+    A value is amount / median seconds of the rounds; ours and the peer's take turns, so that both
     meet the same load of the machine.
     """
     results = [_measure(case) for case in cases]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from pipeline.commit import Generation
 from pipeline.config import DocumentsConfig, MaskingConfig, SourceConfig
 from pipeline.contract import ObjectEntry, shard_schema
 from pipeline.corpus import RawDocument
-from pipeline.documents import PartitionCounts, merge_partition, split_documents, write_documents
+from pipeline.documents import Partitions, split_documents
 from pipeline.masking import mask_tokens, token_classes
+from pipeline.merge import write_documents
 from pipeline.normalization import TextRules
 from pipeline.shards import InstanceRows, write_shard
 from pipeline.vocabulary import SPECIAL_TOKENS, build_tokenizer, vocab_txt
@@ -95,14 +97,16 @@ def write_run(root: Path, *, static_rules: MaskingConfig | None = None) -> Path:
 def _write_documents(generation: Generation) -> None:
     source = SourceConfig(name="tests", format="lines", path="unused")
     raw = [RawDocument("a.txt", n, f"Document {n}. Its second sentence.") for n in range(40)]
-    partitions = PartitionCounts(train=2, held_out=1)
-    config = DocumentsConfig(held_out_fraction=0.2)
-    table, counts = split_documents(raw, source, config, partitions, SEED)
+    partitions = Partitions(train=2, held_out=1)
+    config = DocumentsConfig(sources=(source,), held_out_fraction=0.2)
+    counts: Counter[str] = Counter()
+    chunks = split_documents(raw, 0, config, partitions, SEED, counts)
+    table = pa.concat_tables(chunk.documents for chunk in chunks)
     files = []
     for number, name in enumerate(("train-00000", "train-00001", "held_out-00000")):
         mine = table.filter(pa.array(np.asarray(table["partition"]) == number))
-        merged = merge_partition([mine], [])
-        data = write_documents(merged)
+        merged = mine.sort_by("document_hash")
+        data = write_documents([merged])
         entry = ObjectEntry.of(f"{name}.arrow", data)
         generation.complete(f"merge/{number:06d}", {entry.name: data}, {})
         files.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import itertools
 import tomllib
 from collections.abc import Iterator
@@ -38,13 +39,29 @@ OTHER_VALUES: dict[str, Any] = {
     "documents.sources.0.format": "lines",
     "documents.sources.0.path": "elsewhere.jsonl",
     "documents.sources.0.text_field": "body",
+    "documents.sources.0.id_field": "key",
+    "documents.sources.0.encoding": "cp1252",
+    "documents.sources.0.undecodable": "skip",
+    "documents.sources.0.malformed": "skip",
     "documents.sources.0.limit_bytes": 1,
     "documents.sources.0.locale": "de",
     "documents.partitions": 3,
     "documents.held_out_fraction": 0.5,
     "documents.split_bytes": 1,
-    "documents.minimum_characters": 2,
-    "documents.deduplicate": False,
+    "documents.sources.0.sentences": "lines",
+    "documents.sources.0.weight": 0.5,
+    "documents.language_smoothing": 0.7,
+    "documents.cleaning.normalize_nfc": False,
+    "documents.cleaning.remove_control": False,
+    "documents.cleaning.remove_zero_width": False,
+    "documents.cleaning.collapse_white_space": False,
+    "documents.cleaning.drop_symbol_lines": True,
+    "documents.cleaning.minimum_characters": 2,
+    "documents.cleaning.maximum_characters": 9,
+    "documents.cleaning.scripts": ("Latn",),
+    "documents.cleaning.minimum_script_share": 0.9,
+    "documents.cleaning.deduplicate": False,
+    "documents.cleaning.deduplicate_paragraphs": 50,
     "vocabulary.vocab_size": 100,
     "vocabulary.lowercase": False,
     "vocabulary.strip_accents": False,
@@ -82,7 +99,8 @@ def leaf_fields(value: Any, operational: bool = False, key: str = "") -> Iterato
     for field in dataclasses.fields(value):
         inner = getattr(value, field.name)
         is_operational = operational or get_args(hints[field.name])[1] == "operational"
-        if dataclasses.is_dataclass(inner) or isinstance(inner, tuple):
+        tables = isinstance(inner, tuple) and all(map(dataclasses.is_dataclass, inner)) and inner
+        if dataclasses.is_dataclass(inner) or tables:
             yield from leaf_fields(inner, is_operational, f"{key}{field.name}.")
         else:
             yield key + field.name, is_operational
@@ -192,7 +210,7 @@ def described_fields(cls: type) -> set[str]:
     """Fields of a class that a docstring follows."""
     (body,) = (
         node.body
-        for node in ast.parse(Path(config.__file__).read_text(encoding="utf-8")).body
+        for node in ast.parse(Path(inspect.getfile(cls)).read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef) and node.name == cls.__name__
     )
     return {
@@ -232,7 +250,19 @@ def test_identity_fields_leave_operational_fields_out_at_every_depth() -> None:
     fields = identity_fields(BASE)
     assert set(fields) == {"seed", "documents", "vocabulary", "instances", "masking"}
     assert fields["documents"]["sources"] == [
-        {"name": "news", "format": "jsonl", "text_field": "text", "limit_bytes": 0, "locale": "en"}
+        {
+            "name": "news",
+            "format": "jsonl",
+            "text_field": "text",
+            "id_field": "",
+            "encoding": "auto",
+            "undecodable": "fail",
+            "malformed": "fail",
+            "limit_bytes": 0,
+            "locale": "en",
+            "sentences": "icu",
+            "weight": 1.0,
+        }
     ]
     assert fields["masking"] == dataclasses.asdict(BASE.masking)
 
@@ -272,7 +302,10 @@ def toml_error(tmp_path: Path, text: str) -> str:
         ("seed = true", ["seed", "true", "integer"]),
         ("seed = 1.0", ["seed", "1.0", "integer"]),
         ("[masking]\nprobability = '0.15'", ["masking.probability", '"0.15"', "number"]),
-        ("[documents]\ndeduplicate = 1", ["documents.deduplicate", "1", "boolean"]),
+        (
+            "[documents.cleaning]\ndeduplicate = 1",
+            ["documents.cleaning.deduplicate", "1", "boolean"],
+        ),
         ("documents = 3", ["documents", "3"]),
     ],
 )
@@ -292,7 +325,13 @@ SECTION = {
         ("held_out_fraction", "1.0", "[0, 1)"),
         ("held_out_fraction", "nan", "[0, 1)"),
         ("split_bytes", "0", "at least 1"),
+        ("language_smoothing", "1.5", "[0, 1]"),
+    ],
+    "documents.cleaning": [
         ("minimum_characters", "0", "at least 1"),
+        ("maximum_characters", "-1", "at least 0"),
+        ("deduplicate_paragraphs", "-1", "at least 0"),
+        ("minimum_script_share", "1.5", "[0, 1]"),
     ],
     "vocabulary": [
         ("vocab_size", "63", "[64, 16777216]"),
@@ -353,6 +392,14 @@ def test_a_value_out_of_range_is_named_with_its_remedy(
         (
             "[[documents.sources]]\nname = 'a'\nformat = 'text'\npath = 'x'\nlimit_bytes = -1",
             "documents.sources[a].limit_bytes = -1: must be >= 0",
+        ),
+        (
+            "[[documents.sources]]\nname = 'a'\npath = 'x'\nencoding = 'latin-99'",
+            'documents.sources[a].encoding = "latin-99": name an encoding that Python knows',
+        ),
+        (
+            "[[documents.sources]]\nname = 'a'\nformat = 'text'\npath = 'x'\nid_field = 'id'",
+            'documents.sources[a].id_field = "id": format = "text" has no fields; leave it out',
         ),
         (
             "[[documents.sources]]\nname = 'a'\nformat = 'text'\npath = 'x'\n" * 2,
@@ -422,7 +469,8 @@ def flags(key: str, value: Any) -> list[str]:
     if value is False:
         table, _, name = key.rpartition(".")
         return [f"--{table}.no_{name}"]
-    return [f"--{key}", str(value)]
+    values = value if isinstance(value, tuple) else () if value is True else (value,)
+    return [f"--{key}", *map(str, values)]
 
 
 def test_a_flag_is_its_toml_key() -> None:
@@ -473,3 +521,15 @@ def test_masking_defaults_are_those_of_the_paper() -> None:
     assert (rules.probability, rules.mask_share, rules.random_share) == (0.15, 0.8, 0.1)
     assert InstancesConfig().max_seq_length == 512
     assert InstancesConfig().short_seq_prob == 0.1
+
+
+def test_the_libraries_that_read_pages_are_part_of_the_documents_identity() -> None:
+    def readers(kind: Any) -> set[str]:
+        source = SourceConfig(name="s", format=kind, path="x")
+        config = PipelineConfig(documents=DocumentsConfig(sources=(source,)))
+        return set(identity.documents_identity(config).get("readers", {}))
+
+    assert readers("jsonl") == readers("wet") == set()
+    assert readers("mediawiki") == {"mwparserfromhell"}
+    assert "trafilatura" in readers("warc")
+    assert readers("auto") == readers("mediawiki") | readers("warc")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import unicodedata
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,43 +15,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline import documents
-from pipeline.config import DocumentsConfig, SourceConfig
+from pipeline.config import CleaningConfig, DocumentsConfig, SourceConfig
 from pipeline.contract import DOCUMENT_SCHEMA
 from pipeline.corpus import RawDocument
 from pipeline.documents import (
-    FINGERPRINT_COLUMNS,
+    FINGERPRINT_SCHEMA,
     RUN_SCHEMA,
-    PartitionCounts,
-    Piece,
+    Partitions,
     choose_partitions,
-    clean_text,
-    content_group,
+    content_groups,
     document_key,
     duplicates,
-    grouped_bytes,
-    merge_partition,
-    read_documents,
-    read_piece,
+    run_groups,
     split_documents,
-    write_documents,
+    unit_bytes,
 )
-from pipeline.errors import CorruptError
-from pipeline.storage import LocalStorage
+from pipeline.merge import merge_rows, read_documents, write_documents
 
 SOURCE = SourceConfig(name="news", format="lines", path="unused")
 CONFIG = DocumentsConfig(sources=(SOURCE,), held_out_fraction=0.1)
-PARTITIONS = PartitionCounts(train=3, held_out=1)
-
-# Text of what cleaning treats each in its own way, and plain letters.
-messy_text = st.text(
-    st.one_of(
-        st.sampled_from(
-            "ab.\n\r\t \x00\x0b\x1c\x7f\x85\xa0\u0301\u2028\u2029\u3000\ufeff\ufffd\ud800"
-        ),
-        st.characters(),
-    ),
-    max_size=40,
-)
+PARTITIONS = Partitions(train=3, held_out=1)
 
 
 def raw_documents(texts: Sequence[str]) -> list[RawDocument]:
@@ -77,35 +60,56 @@ def some_texts(count: int) -> list[str]:
     return texts
 
 
-def run_table(
+def split_counted(
     raw: Sequence[RawDocument],
     *,
     config: DocumentsConfig = CONFIG,
-    partitions: PartitionCounts = PARTITIONS,
+    partitions: Partitions = PARTITIONS,
     seed: int = 0,
+) -> tuple[pa.Table, dict[str, int]]:
+    """The run table of a split and what was counted."""
+    counts: Counter[str] = Counter()
+    chunks = [
+        chunk.documents for chunk in split_documents(raw, 0, config, partitions, seed, counts)
+    ]
+    return pa.concat_tables([RUN_SCHEMA.empty_table(), *chunks]), dict(counts)
+
+
+def run_table(raw: Sequence[RawDocument], **options: Any) -> pa.Table:
+    return split_counted(raw, **options)[0]
+
+
+def merged(
+    runs: Sequence[pa.Table], dropped: Sequence[pa.Table] = (), *, train: bool = True
 ) -> pa.Table:
-    return split_documents(raw, SOURCE, config, partitions, seed)[0]
+    """One partition's documents, with the contract's columns."""
+    table = merge_rows(
+        [RUN_SCHEMA.empty_table(), *runs], dropped, [], [1 << 32], Counter(), train=train, seed=0
+    )
+    return table.select(DOCUMENT_SCHEMA.names)
 
 
-def merged_bytes(splits: Sequence[Sequence[RawDocument]]) -> list[bytes]:
+def merged_bytes(
+    splits: Sequence[Sequence[RawDocument]], partitions: Partitions = PARTITIONS
+) -> list[bytes]:
     """The whole core of the stage over these splits: the bytes of every partition's object."""
-    tables = [run_table(split) for split in splits]
-    groups = PARTITIONS.total
+    tables = [run_table(split, partitions=partitions) for split in splits]
+    groups = partitions.total
     dropped = []
     for group in range(groups):
-        prints = [table.select(list(FINGERPRINT_COLUMNS)) for table in tables]
-        mine = [
-            part.filter(pa.array(content_group(part["content_hash"], groups) == group))
-            for part in prints
-        ]
+        prints = [table.select(FINGERPRINT_SCHEMA.names) for table in tables]
+        mine = [part.filter(pa.array(content_groups(part, groups) == group)) for part in prints]
         dropped.append(duplicates(mine))
     result = []
     for partition in range(groups):
-        runs = [table.filter(pa.array(column(table, "partition") == partition)) for table in tables]
-        unwanted = [
-            part.filter(pa.array(column(part, "partition") == partition)) for part in dropped
-        ]
-        result.append(write_documents(merge_partition(runs, unwanted)))
+        ranges = []
+        for part in range(partitions.ranges):
+            group = partition * partitions.ranges + part
+            runs = [
+                table.filter(pa.array(run_groups(table, partitions) == group)) for table in tables
+            ]
+            ranges.append(merged(runs, dropped))
+        result.append(write_documents(ranges))
     return result
 
 
@@ -113,59 +117,29 @@ def column(table: pa.Table, name: str) -> np.ndarray:
     return np.asarray(table[name])
 
 
-# Cleaning
-
-
-@given(messy_text)
-def test_cleaning_twice_changes_nothing_more(text: str) -> None:
-    once = clean_text(text)
-    assert clean_text(once) == once
-
-
-@given(messy_text)
-def test_clean_text_is_nfc_utf8_with_line_feeds_as_its_only_line_ends(text: str) -> None:
-    cleaned = clean_text(text)
-    assert unicodedata.is_normalized("NFC", cleaned)
-    cleaned.encode()
-    assert len(f"{cleaned}x".splitlines()) == cleaned.count("\n") + 1
-    assert cleaned.count("\n") == text.count("\n")
-    assert "  " not in cleaned
-    assert not any(unicodedata.category(one) == "Cc" for one in cleaned.replace("\n", ""))
-
-
-@given(messy_text)
-def test_cleaning_keeps_every_other_character(text: str) -> None:
-    def content(value: str) -> str:
-        kept = [
-            one
-            for one in value
-            if not one.isspace() and unicodedata.category(one) not in ("Cc", "Cs")
-        ]
-        return (
-            unicodedata.normalize("NFC", "".join(kept)).replace("\ufeff", "").replace("\ufffd", "")
-        )
-
-    # Compared without white space, which may stand between characters that would compose.
-    decomposed = unicodedata.normalize("NFD", content(clean_text(text)))
-    stripped = "".join(one for one in text if one not in "\ufeff\ufffd")
-    assert decomposed == unicodedata.normalize("NFD", content(stripped))
-
-
-def test_decomposed_letters_become_the_composed_ones() -> None:
-    assert clean_text("cafe\u0301 e\ufeff\u0301") == "café é"
-
-
 # Partitions
 
 
 def test_the_number_of_partitions_follows_from_the_raw_bytes_alone() -> None:
     config = DocumentsConfig(held_out_fraction=0.02)
-    assert choose_partitions(1, config) == PartitionCounts(1, 1)
-    assert choose_partitions(64_000_000, config) == PartitionCounts(1, 1)
-    assert choose_partitions(64_000_001, config) == PartitionCounts(2, 1)
-    assert choose_partitions(64_000_000_000, config) == PartitionCounts(1000, 20)
-    assert choose_partitions(10**12, DocumentsConfig(partitions=8)) == PartitionCounts(8, 1)
-    assert choose_partitions(1, DocumentsConfig(held_out_fraction=0.0)) == PartitionCounts(1, 0)
+    assert choose_partitions(1, config) == Partitions(1, 1)
+    assert choose_partitions(64_000_000, config) == Partitions(1, 1)
+    assert choose_partitions(64_000_001, config) == Partitions(2, 1)
+    assert choose_partitions(10**9, config) == Partitions(16, 1)
+    assert choose_partitions(10**9, DocumentsConfig(partitions=1)) == Partitions(1, 1, 4)
+
+
+def test_the_pieces_of_the_shuffle_stay_in_the_millions_at_ten_terabytes() -> None:
+    for size in (10**9, 10**11, 10**13):
+        partitions = choose_partitions(size, DocumentsConfig())
+        splits = size / unit_bytes(size, 64_000_000)
+        assert splits * partitions.total < 5_000_000
+        # What a merge holds of a partition.
+        assert size / partitions.train / partitions.ranges <= 256_000_000 * 1.01
+
+
+def test_a_partition_needs_no_more_than_the_config_says() -> None:
+    assert choose_partitions(1, DocumentsConfig(held_out_fraction=0.0)) == Partitions(1, 0)
 
 
 def test_a_documents_place_depends_on_its_key_and_the_seed_only() -> None:
@@ -200,7 +174,7 @@ def test_the_partition_is_the_hash_modulo_their_number() -> None:
 @pytest.mark.parametrize("fraction", [0.0, 0.02, 0.1, 0.5])
 def test_the_held_out_share_is_the_fraction(fraction: float) -> None:
     count = 20_000
-    config = DocumentsConfig(held_out_fraction=fraction)
+    config = DocumentsConfig(sources=(SOURCE,), held_out_fraction=fraction)
     partitions = choose_partitions(1, config)
     table = run_table(
         [RawDocument("f", number, "A.") for number in range(count)],
@@ -217,7 +191,7 @@ def test_the_held_out_share_is_the_fraction(fraction: float) -> None:
 
 def test_a_run_table_holds_cleaned_sentences_and_what_the_next_passes_need() -> None:
     raw = [RawDocument("f", 0, " One.\u2028Two.\r\n"), RawDocument("f", 20, "Drei é. ")]
-    table, counts = split_documents(raw, SOURCE, CONFIG, PARTITIONS, 0)
+    table, counts = split_counted(raw)
     assert table.schema == RUN_SCHEMA
     assert table["sentences"].to_pylist() == [["One.", "Two."], ["Drei é."]]
     assert table["ordinal"].to_pylist() == [0, 1]
@@ -225,7 +199,13 @@ def test_a_run_table_holds_cleaned_sentences_and_what_the_next_passes_need() -> 
     assert (
         table["content_hash"][0].as_py() == hashlib.blake2b(b"One. Two.", digest_size=16).digest()
     )
-    assert counts == {"read": 2, "kept": 2}
+    assert counts == {
+        "read": 2,
+        "kept": 2,
+        "carriage_returns_removed": 1,
+        "other_white_space_to_space": 1,
+        "white_space_collapsed": 2,
+    }
 
 
 def test_dropped_documents_are_counted_by_reason() -> None:
@@ -234,14 +214,20 @@ def test_dropped_documents_are_counted_by_reason() -> None:
         RawDocument("f", 1, "\x00 \ufeff"),
         RawDocument("f", 2, "short"),
         RawDocument("f", 3, "", dropped="not_parsable"),
+        RawDocument("f", 4, "This one is too long."),
     ]
-    config = DocumentsConfig(minimum_characters=6)
-    table, counts = split_documents(raw, SOURCE, config, PARTITIONS, 0)
+    cleaning = CleaningConfig(minimum_characters=6, maximum_characters=15)
+    config = DocumentsConfig(sources=(SOURCE,), cleaning=cleaning)
+    table, counts = split_counted(raw, config=config)
     assert counts == {
-        "read": 4,
+        "read": 5,
         "kept": 1,
+        "control_characters_removed": 1,
+        "zero_width_characters_removed": 1,
+        "white_space_collapsed": 1,
         "dropped_empty": 1,
         "dropped_too_short": 1,
+        "dropped_too_long": 1,
         "dropped_not_parsable": 1,
     }
     assert table["ordinal"].to_pylist() == [0]
@@ -249,11 +235,9 @@ def test_dropped_documents_are_counted_by_reason() -> None:
 
 def test_a_split_of_which_nothing_is_left_is_an_empty_table() -> None:
     for raw in ([], [RawDocument("f", 0, "\x00")]):
-        table, counts = split_documents(raw, SOURCE, CONFIG, PARTITIONS, 0)
+        table, counts = split_counted(raw)
         assert table.num_rows == 0 and table.schema == RUN_SCHEMA
-        assert counts["read"] == len(raw)
-        data, pieces = grouped_bytes(table, content_group(table["content_hash"], 4), 4)
-        assert data == b"" and [piece.end for piece in pieces] == [0] * 4
+        assert counts.get("read", 0) == len(raw)
 
 
 def test_batches_bound_memory_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +261,7 @@ def test_the_smallest_key_of_equal_texts_stays() -> None:
             "news/file-7#0.0",
             "news/file-9#0.0",
         ]
-    kept = merge_partition([table], [duplicates([table])])
+    kept = merged([table], [duplicates([table])])
     assert sorted(kept["document_key"].to_pylist()) == [
         "news/file-5#0.0",
         "news/file-6#0.0",
@@ -293,9 +277,7 @@ def test_nothing_repeated_means_nothing_dropped() -> None:
 
 def test_a_merged_partition_is_sorted_by_document_hash() -> None:
     table = run_table(raw_documents(some_texts(80)))
-    merged = merge_partition([table.slice(40), table.slice(0, 40)], [])
-    assert merged.schema == DOCUMENT_SCHEMA
-    hashes = merged["document_hash"].to_pylist()
+    hashes = merged([table.slice(40), table.slice(0, 40)])["document_hash"].to_pylist()
     assert hashes == sorted(hashes) and len(hashes) == 80
 
 
@@ -316,85 +298,26 @@ def test_the_merged_partitions_hold_every_distinct_text_once() -> None:
     assert sorted(found) == sorted(set(texts))
 
 
+def test_ranges_of_a_partition_one_after_the_other_are_the_partition() -> None:
+    raw = [raw_documents(some_texts(70))]
+    ranged = merged_bytes(raw, Partitions(3, 1, ranges=4))
+    for whole, parts in zip(merged_bytes(raw), ranged, strict=True):
+        assert read_documents(parts).equals(read_documents(whole))
+
+
+def test_documents_of_other_scripts_are_dropped_by_their_share_of_letters() -> None:
+    texts = ["Только кириллица, 100 %.", "Mostly Latin да.", "12345 !!", "Пополам halfhalf"]
+    cleaning = CleaningConfig(scripts=("Latn", "Grek"), minimum_script_share=0.6)
+    config = DocumentsConfig(sources=(SOURCE,), cleaning=cleaning)
+    table, counts = split_counted(raw_documents(texts), config=config)
+    assert table["ordinal"].to_pylist() == [1, 2]
+    assert counts["dropped_other_script"] == 2
+
+
 def test_content_groups_cover_every_hash_and_keep_equal_ones_together() -> None:
     table = run_table(raw_documents(some_texts(100)))
-    groups = content_group(table["content_hash"], 5)
-    assert groups.dtype == np.uint32 and set(groups.tolist()) == set(range(5))
-    assert content_group(table.slice(30, 50)["content_hash"], 5).tolist() == groups[30:80].tolist()
+    groups = content_groups(table, 5)
+    assert set(groups.tolist()) == set(range(5))
+    assert content_groups(table.slice(30, 50), 5).tolist() == groups[30:80].tolist()
     by_hash = dict(zip(table["content_hash"].to_pylist(), groups.tolist(), strict=True))
     assert [by_hash[one] for one in table["content_hash"].to_pylist()] == groups.tolist()
-
-
-# Objects
-
-
-def test_each_group_of_an_object_is_read_by_its_range(tmp_path: Path) -> None:
-    table = run_table(raw_documents(some_texts(40)))
-    group = np.array([(number * 7) % 5 for number in range(40)])
-    group[group == 3] = 4  # one group in the middle, and the last, are empty
-    data, pieces = grouped_bytes(table, group, 6)
-    storage = LocalStorage(str(tmp_path))
-    storage.create("object", data)
-    assert len(pieces) == 6
-    assert [piece.start for piece in pieces[1:]] == [piece.end for piece in pieces[:-1]]
-    assert (pieces[0].start, pieces[-1].end) == (0, len(data))
-    for number, piece in enumerate(pieces):
-        part = read_piece(storage, "object", piece, RUN_SCHEMA)
-        assert part.schema == RUN_SCHEMA
-        assert part.equals(table.filter(pa.array(group == number)))
-    assert pieces[3].start == pieces[3].end
-
-
-def test_a_flipped_byte_anywhere_in_a_group_is_named_with_its_range(tmp_path: Path) -> None:
-    table = run_table(raw_documents(some_texts(20)))
-    data, pieces = grouped_bytes(table, np.arange(20) % 2, 2)
-    storage = LocalStorage(str(tmp_path))
-    path = tmp_path / "object"
-    for position in range(0, len(data), 97):
-        damaged = bytearray(data)
-        damaged[position] ^= 1
-        path.write_bytes(damaged)
-        hit = next(piece for piece in pieces if piece.start <= position < piece.end)
-        for piece in pieces:
-            if piece is hit:
-                message = f"{path}: bytes {piece.start} to {piece.end}: CRC-32 differs"
-                with pytest.raises(CorruptError, match=message):
-                    read_piece(storage, "object", piece, RUN_SCHEMA)
-            else:
-                assert read_piece(storage, "object", piece, RUN_SCHEMA).num_rows == 10
-    path.write_bytes(data[:-1])
-    with pytest.raises(CorruptError, match="cut short or changed"):
-        read_piece(storage, "object", pieces[1], RUN_SCHEMA)
-
-
-def test_an_empty_group_reads_nothing(tmp_path: Path) -> None:
-    storage = LocalStorage(str(tmp_path / "nowhere"))
-    assert read_piece(storage, "absent", Piece(5, 5, 0), RUN_SCHEMA).equals(
-        RUN_SCHEMA.empty_table()
-    )
-
-
-@pytest.mark.parametrize("batch_bytes", [1, 40, 1000, 1 << 30])
-def test_documents_are_read_back_from_any_number_of_record_batches(
-    monkeypatch: pytest.MonkeyPatch, batch_bytes: int
-) -> None:
-    monkeypatch.setattr(documents, "_BATCH_TEXT_BYTES", batch_bytes)
-    table = merge_partition([run_table(raw_documents(some_texts(30)))], [])
-    data = write_documents(table)
-    assert read_documents(data).equals(table)
-    batches = pa.ipc.open_file(pa.BufferReader(data)).num_record_batches
-    assert {1: 30, 1 << 30: 1}.get(batch_bytes, batches) == batches
-    if batch_bytes == 40:
-        assert 1 < batches < 30
-
-
-def test_documents_without_sentences_are_not_lost() -> None:
-    rows = {"document_hash": [b"0" * 16, b"1" * 16], "document_key": ["a", "b"]}
-    for sentences in ([[], []], [[], ["x"]], [["x"], []]):
-        table = pa.table({**rows, "sentences": sentences}, schema=DOCUMENT_SCHEMA)
-        assert read_documents(write_documents(table)).equals(table)
-
-
-def test_an_empty_partition_is_an_object_too() -> None:
-    data = write_documents(merge_partition([RUN_SCHEMA.empty_table()], []))
-    assert read_documents(data).equals(DOCUMENT_SCHEMA.empty_table())

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.documents import clean_text
-from pipeline.sentences import split_sentences
+from pipeline import sentences as sentences_module
+from pipeline.cleaning import clean
+from pipeline.config import CleaningConfig
+from pipeline.sentences import lines_as_sentences, split_sentences
+from tests.pipeline.cleaned import clean_text, sentences_of
 
 
 def sentences(*documents: str, locale: str = "en") -> list[list[str]]:
-    return split_sentences(documents, locale).to_pylist()
+    return sentences_of(documents, locale)
 
 
 def squeezed(text: str) -> str:
@@ -61,3 +67,38 @@ def test_sentences_joined_are_the_text_but_for_white_space(documents: list[str])
     for text, pieces in zip(cleaned, found, strict=True):
         assert squeezed("".join(pieces)) == squeezed(text)
         assert all(piece == piece.strip() and piece for piece in pieces)
+
+
+@pytest.mark.parametrize("window", [1, 7, 60, 1000])
+def test_a_document_longer_than_a_window_has_the_same_sentences(
+    monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    text = (
+        'He met Mr. Smith, i.e. "the boss" . . . 12345 (cf. p. 3) lower. \U0001f600 Next! Yes? '
+        "No.5 stays.\nA line without end\n" + "word " * 60 + "end. Et cetera... and so on. "
+    ) * 3
+    cleaned = clean([text, "Short. One.", text], CleaningConfig(), Counter())
+    whole = split_sentences(cleaned, "en")
+    monkeypatch.setattr(sentences_module, "_WINDOW_CHARACTERS", window)
+    found = split_sentences(cleaned, "en")
+    assert found.as_lists().equals(whole.as_lists())
+    assert found.paragraph_lists().equals(whole.paragraph_lists())
+
+
+def test_the_paragraph_of_a_sentence_is_its_line() -> None:
+    cleaned = clean(["A b. C d.\nE.\n\nFa. Go.", "", "H."], CleaningConfig(), Counter())
+    for found, expected in (
+        (split_sentences(cleaned, "en"), [[0, 0, 1, 2, 2], [], [0]]),
+        (lines_as_sentences(cleaned), [[0, 1, 2], [], [0]]),
+    ):
+        assert found.paragraph_lists().to_pylist() == expected
+        assert len(found.as_lists()) == 3
+
+
+def test_lines_are_sentences_where_the_text_is_split_already() -> None:
+    cleaned = clean(["One. Still one.\nTwo", "Three"], CleaningConfig(), Counter())
+    assert lines_as_sentences(cleaned).as_lists().to_pylist() == [
+        ["One. Still one.", "Two"],
+        ["Three"],
+    ]
+    assert np.array_equal(lines_as_sentences(cleaned).document_offsets, [0, 2, 3])

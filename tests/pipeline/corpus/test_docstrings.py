@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pipeline import corpus
-from pipeline.config import SourceConfig
-from pipeline.docstrings import STANDARD_LIBRARY, list_modules, read_module
+from pipeline.corpus.docstrings import STANDARD_LIBRARY, list_modules, read_module
 from pipeline.errors import InputError
+from pipeline.source_config import SourceConfig
 
 
 def module(tmp_path: Path, text: str | bytes) -> str:
@@ -101,7 +101,7 @@ def test_a_module_that_python_cannot_parse_is_counted_not_hidden(
     assert read_module(location) is None
     split = corpus.Split(0, "s", (corpus.FileRange(location, "module.py", 0, 1),))
     config = SourceConfig(name="s", format="python_docstrings", path="unused")
-    (document,) = corpus.read_split(config, split)
+    (document,) = corpus.read_split(config, split, corpus.ReadReport())
     assert document.dropped == "not_parsable" and document.text == ""
 
 

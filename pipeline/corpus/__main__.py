@@ -1,0 +1,49 @@
+"""A look at what a config's sources hold: `python -m pipeline.corpus run.toml`. Starts no Ray."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from pipeline.config import load
+from pipeline.corpus import ReadReport, list_files, plan_splits, read_split
+from pipeline.errors import ClozelineError
+from pipeline.source_config import SourceConfig
+
+_SHOWN_DOCUMENTS = 3
+_SHOWN_CHARACTERS = 60
+
+
+def preview(source: SourceConfig, seed: int, split_bytes: int) -> None:
+    """Read a source to its end; print its first documents, and what was read and left out."""
+    report = ReadReport()
+    files = list_files(source, seed, report)
+    splits = plan_splits(source, files, split_bytes)
+    characters = 0
+    for split in splits:
+        for document in read_split(source, split, report):
+            characters += len(document.text)
+            if report.counts["documents"] <= _SHOWN_DOCUMENTS:
+                text = json.dumps(document.text[:_SHOWN_CHARACTERS], ensure_ascii=False)
+                print(f"{source.name}/{document.path}#{document.offset}: {text}")
+    totals = {"files": len(files), "splits": len(splits), "characters": characters}
+    print(json.dumps({source.name: {**totals, **report.as_dict()}}, ensure_ascii=False))
+
+
+def main() -> int:
+    """Preview every source of the config that the command line names."""
+    if len(sys.argv) != 2:
+        print("usage: python -m pipeline.corpus RUN.toml", file=sys.stderr)
+        return 2
+    try:
+        config = load(sys.argv[1])
+        for source in config.documents.sources:
+            preview(source, config.seed, config.documents.split_bytes)
+    except ClozelineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

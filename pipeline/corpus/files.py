@@ -1,0 +1,216 @@
+"""Which files a source has, what names each and what identifies its bytes."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import stat
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from pipeline.corpus import docstrings
+from pipeline.corpus.compression import without_suffix
+from pipeline.corpus.left_out import is_kept
+from pipeline.corpus.report import ReadReport
+from pipeline.corpus.s3 import Located, list_objects, locate_object
+from pipeline.corpus.streams import is_s3
+from pipeline.errors import InputError
+from pipeline.keyed_random import derive_key
+from pipeline.source_config import SourceConfig
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One file of a source: where it is, what names it, what identifies its bytes."""
+
+    source: str
+    location: str
+    path: str
+    """Below the source's root, without a compression suffix: part of every document key."""
+    bytes: int
+    checksum: str
+    """SHA-256 of a local file's bytes; "etag:" and the ETag of an S3 object, which is not read."""
+
+
+def list_files(
+    source: SourceConfig, seed: int, report: ReadReport | None = None
+) -> list[InputFile]:
+    """Return the source's files with their checksums, in path order.
+
+    A source with a byte limit comes in keyed-hash order instead, so that the files a limit
+    keeps are a random sample; the standard library comes before installed packages. What is left
+    out, and empty files, are counted in `report` with their places.
+    Raises InputError if there are none, or if one cannot be read.
+    """
+    report = ReadReport() if report is None else report
+    if source.format == "python_docstrings":
+        located = [Located(place, name) for place, name in docstrings.list_modules(source.path)]
+    elif source.path.startswith("@"):
+        located = _listed(source)
+    elif is_s3(source.path):
+        located = list_objects(source, report)
+    else:
+        located = _local(source, report)
+    named = _named(located)
+    if not named:
+        raise InputError(
+            f"documents.sources[{source.name}].path = {source.path}: no files; check the path"
+        )
+    with ThreadPoolExecutor(4) as pool:
+        files = list(pool.map(lambda item: _input_file(source, *item), named.items()))
+    if sum(file.bytes for file in files) == 0:
+        raise InputError(
+            f"documents.sources[{source.name}].path = {source.path}: "
+            f"{len(files)} files, all empty; give it text"
+        )
+    for file in files:
+        if file.bytes == 0:
+            report.note("empty_files", f"{file.location}: byte offset 0", detail="an empty file")
+    if source.limit_bytes:
+        key = derive_key(seed, "corpus").to_bytes(8, "little")
+
+        def order(file: InputFile) -> tuple[bool, bytes, str]:
+            digest = hashlib.blake2b(file.path.encode(), digest_size=16, key=key).digest()
+            return (not file.path.startswith(docstrings.STANDARD_LIBRARY), digest, file.path)
+
+        return sorted(files, key=order)
+    return sorted(files, key=lambda file: file.path)
+
+
+def _named(located: Iterable[Located]) -> dict[str, Located]:
+    """Return the files by the path of their document keys; InputError if two share one."""
+    names: dict[str, Located] = {}
+    for one in located:
+        name = without_suffix(one.path)
+        if not _is_utf8(name):
+            raise InputError(
+                f"{name.encode(errors='backslashreplace').decode()}: the file's name is not "
+                "UTF-8, so no document key can hold it; rename the file"
+            )
+        if name in names:
+            raise InputError(
+                f"{one.location}: same name as {names[name].location} without its compression "
+                "suffix; their documents could not be told apart, rename or remove one"
+            )
+        names[name] = one
+    return names
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # Python stands surrogates in for such bytes of a file name
+        return False
+    return True
+
+
+def _input_file(source: SourceConfig, path: str, one: Located) -> InputFile:
+    size, checksum = (one.bytes, one.checksum) if one.checksum else _digest(one.location)
+    return InputFile(source.name, one.location, path, size, checksum)
+
+
+def _local(source: SourceConfig, report: ReadReport) -> list[Located]:
+    root = Path(source.path).expanduser()
+    if root.is_dir():
+        found = _walk(root, report)
+    elif root.exists():
+        found, root = [root], root.parent
+    else:
+        found, root = _glob(root, report)
+        if not found:
+            raise InputError(
+                f"documents.sources[{source.name}].path = {source.path}: no such file or "
+                "directory, and no file matches it as a glob; correct the path"
+            )
+    return [Located(str(path.absolute()), path.relative_to(root).as_posix()) for path in found]
+
+
+def _glob(pattern: Path, report: ReadReport) -> tuple[list[Path], Path]:
+    """Return the files that match, and the folder before the first part with a wildcard."""
+    first = next(
+        (number for number, part in enumerate(pattern.parts) if glob.has_magic(part)),
+        len(pattern.parts) - 1,
+    )
+    root = Path(*pattern.parts[:first])
+    wildcards = pattern.parts[first:]
+    names = glob.glob(str(pattern), recursive=True, include_hidden=True)
+    found = [path for name in names if (path := Path(name)).is_file()]
+    found = [
+        path
+        for path in dict.fromkeys(found)
+        if is_kept(path.relative_to(root).parts, str(path), wildcards, report)
+    ]
+    return found, root
+
+
+def _walk(root: Path, report: ReadReport) -> list[Path]:
+    """Return every file below a directory but hidden and temporary ones; links are followed."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(
+            f"{error.filename}: cannot list: {error.strerror}; give this user the right to read "
+            "the folder or take it out of the source"
+        ) from None
+
+    found: list[Path] = []
+    seen: dict[str, str] = {}
+    for folder, folders, files in os.walk(root, followlinks=True, onerror=refuse):
+        place = os.path.realpath(folder)
+        if place in seen:
+            raise InputError(
+                f"{folder}: leads to {place}, which {seen[place]} is already; remove the link, its "
+                "documents would be read twice or without end"
+            )
+        seen[place] = folder
+        folders[:] = [
+            one for one in sorted(folders) if is_kept([one], f"{folder}/{one}", (), report)
+        ]
+        found += [
+            Path(folder, one)
+            for one in sorted(files)
+            if is_kept([one], f"{folder}/{one}", (), report)
+        ]
+    return found
+
+
+def _listed(source: SourceConfig) -> list[Located]:
+    """Return the files that a list file names, one a line, relative to the list."""
+    path = Path(source.path[1:]).expanduser()
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path}: cannot read the list of files: {error}; name a UTF-8 file of paths, one a "
+            "line"
+        ) from None
+    located = []
+    for number, line in enumerate(lines, 1):
+        name = line.removesuffix("\r")
+        if not name.strip():
+            continue
+        if is_s3(name):
+            located.append(locate_object(name, f"{path}: line {number}"))
+            continue
+        place = (path.parent / Path(name).expanduser()).absolute()
+        if not place.exists():
+            raise InputError(f"{path}: line {number}: {name}: no such file; correct the list")
+        # The name as it is written, since listed files need not share a folder.
+        located.append(Located(str(place), PurePosixPath(name).as_posix()))
+    return located
+
+
+def _digest(location: str) -> tuple[int, str]:
+    try:
+        if not stat.S_ISREG(Path(location).stat().st_mode):  # opening a pipe would wait for ever
+            raise InputError(f"{location}: not a regular file; take it out of the source")
+        with open(location, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return file.tell(), digest
+    except OSError as error:
+        raise InputError(
+            f"{location}: cannot read: {error.strerror}; give this user the right to read it "
+            "or take it out of the source"
+        ) from None

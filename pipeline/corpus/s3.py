@@ -1,0 +1,162 @@
+"""Listing of S3 objects: an object, a prefix that stands for a folder, or a glob."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.corpus.left_out import is_kept
+from pipeline.corpus.report import ReadReport
+from pipeline.corpus.streams import S3_SCHEME
+from pipeline.errors import InputError
+from pipeline.source_config import SourceConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A file that was found: where, and its '/'-separated path below the source's root."""
+
+    location: str
+    path: str
+    bytes: int = 0
+    checksum: str = ""
+    """Empty if only its bytes tell."""
+
+
+def list_objects(source: SourceConfig, report: ReadReport) -> list[Located]:
+    """Return the objects of an s3:// path; hidden and temporary ones are counted and left out.
+
+    Raises InputError if nothing matches or the store refuses.
+    """
+    bucket, key = _bucket_and_key(source.path)
+    key = key.strip("/")
+    with _explained(source.path):
+        client = _client()
+        parts = key.split("/") if key else []
+        first = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+        if first == len(parts) and key:
+            found = _head(client, bucket, key, parts[-1])
+            if found:
+                return [found]
+        root = "".join(f"{part}/" for part in parts[:first])
+        wanted = _pattern(parts[first:])
+        located = []
+        for one in _below(client, bucket, root):
+            if wanted and not wanted.fullmatch(one.path):
+                continue
+            if is_kept(one.path.split("/"), one.location, parts[first:], report):
+                located.append(one)
+    if not located:
+        raise InputError(
+            f"documents.sources[{source.name}].path = {source.path}: no such object, and none "
+            "below it or that matches it as a glob; correct the path"
+        )
+    return located
+
+
+def locate_object(uri: str, place: str) -> Located:
+    """Return the object of a list's line; InputError, which names `place`, if there is none."""
+    bucket, key = _bucket_and_key(uri)
+    with _explained(uri):
+        found = _head(_client(), bucket, key, f"{bucket}/{key}")
+    if found is None:
+        raise InputError(f"{place}: {uri}: no such object; correct the list")
+    return found
+
+
+def _bucket_and_key(uri: str) -> tuple[str, str]:
+    bucket, _, key = uri.removeprefix(S3_SCHEME).partition("/")
+    if not bucket:
+        raise InputError(f"{uri}: no bucket; write s3://bucket/key")
+    return bucket, key
+
+
+def _client() -> Any:
+    import boto3  # half a second that local runs need not pay
+
+    return boto3.session.Session().client("s3")
+
+
+@contextmanager
+def _explained(uri: str) -> Iterator[None]:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        raise InputError(
+            f"{uri}: cannot list: {error}; check the bucket, the credentials' rights and the "
+            "endpoint"
+        ) from None
+
+
+def _checksum(etag: str) -> str:
+    return "etag:" + etag.strip('"')
+
+
+def _head(client: Any, bucket: str, key: str, path: str) -> Located | None:
+    from botocore.exceptions import ClientError
+
+    try:
+        answer = client.head_object(Bucket=bucket, Key=key)
+    except ClientError as error:
+        if error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey", "NotFound"):
+            return None
+        raise
+    # Some stores answer for a folder as for an object: listing it is what is meant then.
+    if answer.get("ContentType") == "httpd/unix-directory":
+        return None
+    location = f"{S3_SCHEME}{bucket}/{key}"
+    return Located(location, path, answer["ContentLength"], _checksum(answer["ETag"]))
+
+
+def _below(client: Any, bucket: str, root: str) -> Iterator[Located]:
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=root)
+    for page in pages:
+        for item in page.get("Contents", ()):
+            key = item["Key"]
+            if key.endswith("/"):  # a folder's marker
+                continue
+            location = f"{S3_SCHEME}{bucket}/{key}"
+            yield Located(location, key[len(root) :], item["Size"], _checksum(item["ETag"]))
+
+
+def _pattern(parts: list[str]) -> re.Pattern[str] | None:
+    """Return what the path below the root has to match; None for a prefix, which takes all.
+
+    As for local files: a wildcard stays within a folder, "**" alone stands for any folders.
+    """
+    if not parts:
+        return None
+    result = ""
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        if part == "**":
+            result += ".*" if last else "(?:[^/]+/)*"
+        else:
+            result += _part_pattern(part) + ("" if last else "/")
+    return re.compile(result, re.DOTALL)
+
+
+def _part_pattern(part: str) -> str:
+    result, position = "", 0
+    while position < len(part):
+        mark = part[position]
+        position += 1
+        end = part.find("]", position + 1) if mark == "[" else -1
+        if mark == "*":
+            result += "[^/]*"
+        elif mark == "?":
+            result += "[^/]"
+        elif end > 0:
+            inner = part[position:end].replace("\\", r"\\")
+            inner = "^" + inner[1:] if inner[0] == "!" else inner.replace("^", r"\^")
+            result += f"[{inner}]"
+            position = end + 1
+        else:
+            result += re.escape(mark)
+    return result

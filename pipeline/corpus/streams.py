@@ -1,0 +1,138 @@
+"""Opening local files and S3 objects for reading from front to back, or by range."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from pipeline.corpus.compression import HEAD_BYTES
+from pipeline.errors import InputError
+
+S3_SCHEME = "s3://"
+# To look at a file's beginning takes one request of an object store, which then has a small file.
+_PEEK_BYTES = 1 << 20
+
+
+def is_s3(location: str) -> bool:
+    """Say whether a location is an S3 object's URI."""
+    return location.startswith(S3_SCHEME)
+
+
+class RawStream:
+    """The stored bytes [start, end) of a file; InputError if it is gone or ends before `end`."""
+
+    def __init__(self, location: str, start: int, end: int) -> None:
+        self.location = location
+        self._position = start
+        self._end = end
+        self._unread = b""
+        try:
+            self._file: IO[bytes] | Any = open_seekable(location)
+            if start:
+                self._file.seek(start)
+        except OSError as error:
+            raise cannot_read(location, error) from None
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes, b"" at the end only."""
+        if self._unread:
+            data, self._unread = self._unread[:size], self._unread[size:]
+            return data
+        wanted = min(size, self._end - self._position)
+        if wanted <= 0:
+            return b""
+        try:
+            data = self._file.read(wanted)
+        except OSError as error:
+            raise cannot_read(self.location, error) from None
+        if not data:
+            raise cut_short(self.location, self._position, self._end)
+        self._position += len(data)
+        return bytes(data)
+
+    def peek(self, size: int) -> bytes:
+        """Return the next bytes, `size` of them or all there are, without passing over them."""
+        while len(self._unread) < size:
+            kept, self._unread = self._unread, b""
+            data = self.read(max(size - len(kept), _PEEK_BYTES))
+            self._unread = kept + data
+            if not data:
+                break
+        return self._unread[:size]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def first_bytes(location: str, size: int) -> bytes:
+    """Return the stored bytes that a file of `size` bytes begins with, 64 at most."""
+    stream = RawStream(location, 0, size)
+    try:
+        return stream.peek(HEAD_BYTES)
+    finally:
+        stream.close()
+
+
+def open_seekable(location: str) -> Any:
+    """Open a local file (unbuffered) or an S3 object; raises OSError as the system does."""
+    if is_s3(location):
+        return s3_filesystem().open_input_file(location.removeprefix(S3_SCHEME))
+    return open(location, "rb", buffering=0)
+
+
+def open_arrow(location: str, size: int) -> pa.NativeFile:
+    """Open a whole file for Arrow's readers; InputError if it is gone or not `size` bytes long."""
+    try:
+        if is_s3(location):
+            file = s3_filesystem().open_input_file(location.removeprefix(S3_SCHEME))
+        else:
+            file = pa.OSFile(location)
+        if file.size() < size:
+            raise cut_short(location, file.size(), size)
+        return file
+    except OSError as error:
+        raise cannot_read(location, error) from None
+
+
+def cannot_read(location: str, error: Exception) -> InputError:
+    """Return the error for a file that the system does not give."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return InputError(
+        f"{location}: cannot read it: {reason}; restore it if it was removed or moved since the "
+        "job was planned, give this user the right to read it, or take it out of the source"
+    )
+
+
+def cut_short(location: str, reached: int, end: int) -> InputError:
+    """Return the error for a file that is shorter than it was when it was listed."""
+    return InputError(
+        f"{location}: ends at byte {reached}, before byte {end}: it was cut short since the job "
+        "was planned; restore it and run the command again"
+    )
+
+
+def s3_filesystem() -> Any:
+    """Return the file system for S3 reads; its settings are the usual AWS variables'."""
+    settings = tuple(sorted(one for one in os.environ.items() if one[0].startswith("AWS_")))
+    return _s3_filesystem(settings, os.getpid())
+
+
+@functools.lru_cache(maxsize=4)
+def _s3_filesystem(settings: tuple[tuple[str, str], ...], process: int) -> Any:
+    from pyarrow import fs  # local runs need no AWS library
+
+    variables = dict(settings)
+    options: dict[str, Any] = {}
+    endpoint = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        parts = urlsplit(endpoint)
+        options = {"endpoint_override": parts.netloc, "scheme": parts.scheme}
+    region = variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION")
+    if region:
+        options["region"] = region
+    return fs.S3FileSystem(**options)
