@@ -33,6 +33,9 @@ _TAG = re.compile(
     r"sub|sup|table|td|th|tr|tt|u|ul)\b[^<>]*>",
     re.IGNORECASE,
 )
+# What a template for a pronunciation or a coordinate leaves around itself.
+_EMPTY_PARENTHESES = re.compile(r" ?\([\s;,]*\)")
+_BEGUN_PARENTHESIS = re.compile(r"\(\s*[;,]\s*")
 _TABLE = re.compile(r"[ \t:*]*\{\|")
 _TABLE_END = re.compile(r"[ \t]*\|\}")
 _TABLE_ROW = re.compile(r"[ \t]*(?:\|-|\|\+|\|(?!\})|!)")
@@ -107,7 +110,8 @@ def _clean_lines(text: str, hidden: Set[str]) -> Iterator[str]:
     brackets = 0  # of a file's link over several lines that the parser did not see as one
     for raw in text.split("\n"):
         line = _TEMPLATE.sub("", _REFERENCE.sub("", raw))
-        line = _QUOTES.sub("", _TAG.sub("", line)).strip()
+        line = _QUOTES.sub("", _TAG.sub("", line))
+        line = _BEGUN_PARENTHESIS.sub("(", _EMPTY_PARENTHESES.sub("", line)).strip()
         if brackets or hidden_link.match(line):
             brackets = max(0, brackets + line.count("[[") - line.count("]]"))
         elif _TABLE.match(line):

@@ -124,6 +124,9 @@ def test_bytes_that_are_no_text_follow_the_policy(tmp_path: Path) -> None:
         ("x<sup>2</sup> H<sub>2</sub>O <small>small</small>", "x2 H2O small"),
         ("A paragraph.\n\n\nAnother   one.", "A paragraph.\nAnother   one."),
         ("", ""),
+        ("Albedo ({{IPA|x}}) is", "Albedo is"),
+        ("Paris ({{IPA|x}}; {{lang|fr}}) is", "Paris is"),
+        ("Rome ({{IPA|x}}; Latin Roma) f(x) is", "Rome (Latin Roma) f(x) is"),
     ],
 )
 def test_markup_leaves_its_running_text(markup: str, text: str) -> None:
