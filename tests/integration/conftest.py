@@ -38,6 +38,10 @@ name = "articles"
 format = "jsonl"
 path = "CORPUS/articles"
 text_field = "body"
+weight = 1.5
+
+[documents.cleaning]
+deduplicate_paragraphs = 60
 
 [vocabulary]
 vocab_size = 600

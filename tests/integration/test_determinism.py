@@ -20,6 +20,10 @@ def test_the_undisturbed_run_reads_the_whole_corpus(undisturbed: Path) -> None:
     assert counts["input_files"] == 16
     assert counts["kept"] > 400
     assert counts["dropped_duplicate"] > 100  # the repeated files
+    assert counts["repeated_paragraphs_dropped"] > 10
+    assert counts["repetitions"] > 50  # the weight of the articles
+    gone = sum(number for name, number in counts.items() if name.startswith("dropped_"))
+    assert counts["read"] + counts["repetitions"] == counts["kept"] + gone
     assert counts["sentences"] > 3 * counts["kept"]
     instances = manifest(undisturbed, "instances")
     for split in ("train", "held_out"):
