@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Head
-from tests.integration.product import RAY_FOLDER, REPOSITORY, run, started
+from tests.integration.product import RAY_FOLDER, REPOSITORY, run, started, wait_until
 from tests.integration.run_folder import contents, differences, require_whole
 
 pytestmark = pytest.mark.ray
@@ -20,8 +20,15 @@ def test_a_submitted_job_does_the_whole_run(
 ) -> None:
     submit = ("ray", "job", "submit", "--address", head.dashboard, "--working-dir", ".", "--")
     command = ("python", "-m", "pipeline", "run", "--config", config, "--root", str(tmp_path))
-    with started(*submit, *command, **head.join) as job:
-        job.wait().require_success()
+
+    def submitted() -> bool:
+        with started(*submit, *command, **head.join) as job:
+            ended = job.wait()
+        if "No available agent" in ended.stderr:  # the cluster is up, its job agent not yet
+            return False
+        return bool(ended.require_success())
+
+    wait_until(submitted, "a job agent")
     assert differences(contents(undisturbed), contents(tmp_path)) == []
     require_whole(tmp_path)
 
