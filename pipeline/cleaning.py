@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.config import CleaningConfig
 
-# Classes of code points. Letters, marks and everything not named below are text.
+# Classes of code points. Letters and everything not named below are text.
 _TEXT, _LINE_FEED, _RETURN, _SPACE, _SEPARATOR, _CONTROL, _ZERO_WIDTH, _SYMBOL = range(8)
 
 # White space that text processors elsewhere take for a line end: never one here.
@@ -47,10 +47,8 @@ _CONTROLS_OUT, _ZERO_WIDTHS_OUT, _SPACES_OUT, _SEPARATED, _RETURNS_OUT, _LINES_O
 class CleanedTexts:
     """Documents after cleaning, back to back with one line feed after each."""
 
-    text: str
-    """All documents."""
     utf8: NDArray[np.uint8]
-    """The same in UTF-8."""
+    """All documents."""
     ends: NDArray[np.int64]
     """Byte at which each document ends; its line feed is there, the next one begins after it."""
 
@@ -67,7 +65,7 @@ class CleanedTexts:
         stops = self.ends[kept] + 1
         parts = [self.utf8[start:stop] for start, stop in zip(starts, stops, strict=True)]
         utf8 = np.concatenate([*parts, self.utf8[:0]])
-        return CleanedTexts(utf8.tobytes().decode(), utf8, np.cumsum(stops - starts) - 1)
+        return CleanedTexts(utf8, np.cumsum(stops - starts) - 1)
 
 
 @functools.cache
@@ -75,7 +73,7 @@ def _classes() -> NDArray[np.uint8]:
     """Return the class of every code point, uint8 [0x110000]."""
     # By Unicode category once, in one pass over all code points.
     table = np.zeros(0x110000, np.uint8)
-    kinds = {"C": _TEXT, "P": _SYMBOL, "S": _SYMBOL, "N": _SYMBOL}
+    kinds = {"M": _SYMBOL, "P": _SYMBOL, "S": _SYMBOL, "N": _SYMBOL}  # a mark alone is no letter
     for code in range(0x110000):
         category = unicodedata.category(chr(code))
         if category == "Cc":
@@ -123,12 +121,11 @@ def clean(texts: Iterable[str], rules: CleaningConfig, counts: Counter[str]) -> 
     for name, number in zip(COUNTERS, found.tolist(), strict=True):
         if number:
             counts[name] += number
-    text = utf8.tobytes().decode()
     # What stood between a letter and its accent may be gone now.
     removed = bool(found[_CONTROLS_OUT] or found[_ZERO_WIDTHS_OUT])
     if rules.normalize_nfc and (removed or not composed):
         return _normalized(utf8, cleaned_ends, counts)
-    return CleanedTexts(text, utf8, cleaned_ends)
+    return CleanedTexts(utf8, cleaned_ends)
 
 
 def _encode(text: str, counts: Counter[str]) -> bytes:
@@ -144,15 +141,15 @@ def _normalized(
     utf8: NDArray[np.uint8], ends: NDArray[np.int64], counts: Counter[str]
 ) -> CleanedTexts:
     parts: list[str] = []
-    for start, end in CleanedTexts("", utf8, ends).spans():
+    for start, end in CleanedTexts(utf8, ends).spans():
         document = utf8[start:end].tobytes().decode()
         if not unicodedata.is_normalized("NFC", document):
             document = unicodedata.normalize("NFC", document)
             counts["documents_normalized"] += 1
         parts.append(document)
     lengths = np.fromiter((len(one.encode()) for one in parts), np.int64, count=len(parts))
-    text = "".join(f"{one}\n" for one in parts)
-    return CleanedTexts(text, np.frombuffer(text.encode(), np.uint8), np.cumsum(lengths + 1) - 1)
+    data = "".join(f"{one}\n" for one in parts).encode()
+    return CleanedTexts(np.frombuffer(data, np.uint8), np.cumsum(lengths + 1) - 1)
 
 
 @nb.njit(cache=True, inline="always")

@@ -20,6 +20,7 @@ from pipeline.cleaning import CleanedTexts, clean, decode
 from pipeline.config import CleaningConfig, DocumentsConfig, SourceConfig
 from pipeline.contract import DOCUMENT_SCHEMA
 from pipeline.corpus import RawDocument
+from pipeline.documents_config import unicode_scripts
 from pipeline.keyed_random import derive_key
 from pipeline.paragraphs import PARAGRAPH_SCHEMA, fingerprints
 from pipeline.sentences import lines_as_sentences, split_sentences
@@ -51,6 +52,7 @@ FINGERPRINT_SCHEMA = pa.schema(
         RUN_SCHEMA.field(name)
         for name in (
             "document_hash", "document_key", "content_hash", "ordinal", "text_bytes", "partition",
+            "source",
         )
     ]
 )  # fmt: skip
@@ -207,7 +209,7 @@ def _letter_classes(scripts: tuple[str, ...]) -> NDArray[np.uint8]:
     table = np.zeros(0x110000, np.uint8)
     # Every character at its own place; a surrogate is no character.
     text = "".join(chr(one) if not 0xD800 <= one < 0xE000 else " " for one in range(0x110000))
-    names = "".join(rf"\p{{Script={one}}}" for one in scripts)
+    names = "".join(rf"\p{{Script={one}}}" for one in unicode_scripts(scripts))
     for pattern, kind in ((r"\p{L}+", 1), (rf"[\p{{L}}&&[{names}]]+", 2)):
         for match in regex.finditer(pattern, text, flags=regex.V1):
             table[match.start() : match.end()] = kind

@@ -4,12 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from typing import ClassVar
 
+import regex
 from pydantic import ConfigDict
 
 from pipeline.config_fields import STRICT, Identity, require
 from pipeline.source_config import SourceConfig
+
+# ISO 15924 codes of writing systems that are several scripts of Unicode, or a part of one.
+_SEVERAL_SCRIPTS = {
+    "Hans": ("Hani",),
+    "Hant": ("Hani",),
+    "Hrkt": ("Hira", "Kana"),
+    "Jpan": ("Hani", "Hira", "Kana"),
+    "Kore": ("Hang", "Hani"),
+}
+
+
+def unicode_scripts(codes: Iterable[str]) -> list[str]:
+    """Return the scripts of Unicode that ISO 15924 codes stand for."""
+    return [script for code in codes for script in _SEVERAL_SCRIPTS.get(code, (code,))]
+
+
+def _is_script(code: str) -> bool:
+    try:
+        return bool(re.fullmatch(r"[A-Z][a-z]{3}", code) and regex.compile(rf"\p{{Script={code}}}"))
+    except regex.error:
+        return False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +78,10 @@ class CleaningConfig:
             self.maximum_characters,
             f"must be 0 or at least minimum_characters = {self.minimum_characters}",
         )
-        remedy = 'write ISO 15924 codes such as "Latn", "Cyrl" or "Hani"'
-        known = all(re.fullmatch(r"[A-Z][a-z]{3}", one) for one in self.scripts)
-        require(known, "documents.cleaning.scripts", list(self.scripts), remedy)
+        for one in self.scripts:
+            remedy = 'is no script of Unicode; write ISO 15924 codes such as "Latn" or "Cyrl"'
+            known = all(map(_is_script, unicode_scripts([one])))
+            require(known, "documents.cleaning.scripts", one, remedy)
         require(
             0.0 <= self.minimum_script_share <= 1.0,
             "documents.cleaning.minimum_script_share",

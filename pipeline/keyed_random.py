@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 Purpose = Literal[
     "partition",  # which partition a document belongs to, and its place in it
     "held_out",  # which documents are kept for evaluation
-    "weight",  # which documents stand in the corpus once more
     "corpus",  # which documents a byte limit keeps
     "pair",  # target lengths, segment splits, random next documents, truncation
     "mask",  # which positions are masked, and by what

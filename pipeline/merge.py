@@ -1,4 +1,8 @@
-"""The last pass over documents: one partition of every run file -> its documents in hash order."""
+"""The last pass over documents: one range of a partition of every run file -> its documents.
+
+They come in the order of their hashes. A partition is one range, but for the largest; a copy
+stands in the range of its original.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,29 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from pipeline.contract import DOCUMENT_SCHEMA
 from pipeline.errors import InputError
 from pipeline.paragraphs import without
-from pipeline.weights import repeat_documents
+from pipeline.weights import copies, repeat_documents
 
 # Rows of a record batch of documents hold about this many bytes of text.
 _BATCH_TEXT_BYTES = 16_000_000
+
+
+class Losses:
+    """What became of a run's documents beside those that are kept, by source and reason."""
+
+    def __init__(self, sources: int) -> None:
+        self.by_source: list[Counter[str]] = [Counter() for _ in range(sources)]
+
+    def add(self, reason: str, table: pa.Table, times: NDArray[np.int64] | None = None) -> None:
+        """Count each row once, or as often as `times` says, for its source."""
+        sources = np.asarray(table["source"])
+        for number, found in enumerate(np.bincount(sources, times)):
+            if found:
+                self.by_source[number][reason] += int(found)
 
 
 def merge_rows(
@@ -23,38 +42,33 @@ def merge_rows(
     dropped_documents: Iterable[pa.Table],
     dropped_paragraphs: Iterable[pa.Table],
     weights: Sequence[int],
-    counts: Counter[str],
+    losses: Losses,
     *,
-    train: bool,
+    train_partitions: int,
     seed: int,
 ) -> pa.Table:
     """Return these rows' documents by document hash (then key): RUN_SCHEMA.
 
-    Without what the deduplicate passes found, each as often as its source weighs; `counts` tells
-    what went and what was repeated.
+    Without what the deduplicate passes found, each as often as its source weighs.
     """
     table = pa.concat_tables(runs)
     _require_distinct_keys(table)
+    number = copies(table, weights, train_partitions)
+    losses.add("dropped_sampled", table.filter(pa.array(number == 0)))
+    table = table.filter(pa.array(number > 0))
     unwanted = [part["document_hash"].combine_chunks() for part in dropped_documents]
     if any(map(len, unwanted)):
         gone = pc.is_in(table["document_hash"], value_set=pa.concat_arrays(unwanted))
-        counts["dropped_duplicate"] += pc.sum(gone).as_py() or 0
+        losses.add("dropped_duplicate", table.filter(gone))
         table = table.filter(pc.invert(gone))
-    table, paragraphs = without(table, dropped_paragraphs)
-    if paragraphs:
-        counts["repeated_paragraphs_dropped"] += paragraphs
-        filled = pc.greater(pc.list_value_length(table["sentences"]), 0)
-        counts["dropped_repeated_paragraphs"] += table.num_rows - (pc.sum(filled).as_py() or 0)
-        table = table.filter(filled)
-    before = table.num_rows
-    table, rows = repeat_documents(table, weights, train=train, seed=seed)
-    sampled = before - np.unique(rows).size
-    for name, number in (
-        ("dropped_sampled", sampled),
-        ("repetitions", table.num_rows - (before - sampled)),
-    ):
-        if number:
-            counts[name] += number
+    table, rows = without(table, dropped_paragraphs)
+    if rows.size:
+        losses.add("repeated_paragraphs_dropped", table.take(pa.array(rows)))
+        empty = pc.equal(pc.list_value_length(table["sentences"]), 0)
+        losses.add("dropped_repeated_paragraphs", table.filter(empty))
+        table = table.filter(pc.invert(empty))
+    losses.add("repetitions", table, copies(table, weights, train_partitions) - 1)
+    table = repeat_documents(table, weights, train_partitions, seed)
     return table.sort_by([("document_hash", "ascending"), ("document_key", "ascending")])
 
 

@@ -19,6 +19,7 @@ PARAGRAPH_SCHEMA = pa.schema(
         pa.field("paragraph", pa.uint32(), nullable=False),  # line of the document
         pa.field("ordinal", pa.uint32(), nullable=False),  # the document's among its split's
         pa.field("partition", pa.uint32(), nullable=False),
+        pa.field("source", pa.uint16(), nullable=False),
     ]
 )
 
@@ -29,7 +30,8 @@ def fingerprints(texts: CleanedTexts, documents: pa.Table, minimum_characters: i
     `documents` has the columns of a run table, a row a document of `texts`.
     """
     hashes, rows, paragraphs = _hash_lines(texts.utf8, texts.ends, minimum_characters)
-    taken = documents.select(["document_hash", "ordinal", "partition"]).take(pa.array(rows))
+    of_document = ["document_hash", "ordinal", "partition", "source"]
+    taken = documents.select(of_document).take(pa.array(rows))
     contents = pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(16), rows.size, [None, pa.py_buffer(hashes)]
     )
@@ -56,8 +58,8 @@ def repeated(tables: Iterable[pa.Table], dropped_documents: Iterable[pa.Table]) 
     return table.filter(pa.concat_arrays([pa.array([False]), same]))
 
 
-def without(table: pa.Table, unwanted: Iterable[pa.Table]) -> tuple[pa.Table, int]:
-    """Return a run table without these paragraphs, and how many were there.
+def without(table: pa.Table, unwanted: Iterable[pa.Table]) -> tuple[pa.Table, NDArray[np.int64]]:
+    """Return a run table without these paragraphs, and the row each one was in.
 
     Documents that have no sentence left stay, empty.
     """
@@ -67,7 +69,7 @@ def without(table: pa.Table, unwanted: Iterable[pa.Table]) -> tuple[pa.Table, in
     ).combine_chunks()
     there = np.asarray(rows.is_valid())
     if not there.any():
-        return table, 0
+        return table, np.zeros(0, np.int64)
     rows_of = np.asarray(rows.drop_null()).astype(np.int64)
     lines = np.asarray(parts["paragraph"])[there].astype(np.int64)
     sentences = table["sentences"].combine_chunks()
@@ -88,7 +90,7 @@ def without(table: pa.Table, unwanted: Iterable[pa.Table]) -> tuple[pa.Table, in
     for name, column in (("sentences", lists), ("paragraphs", line_lists)):
         place = table.schema.get_field_index(name)
         table = table.set_column(place, table.schema.field(place), column)
-    return table, rows_of.size
+    return table, rows_of
 
 
 @nb.njit(cache=True, inline="always")

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from pipeline.cleaning import CleanedTexts
 
-# Characters ICU is given at a time. A longer document goes through it in windows that begin at a
-# sentence, so that memory does not grow with a document.
-_WINDOW_CHARACTERS = 4_000_000
+# Text that ICU is given at a time, in windows that begin at a sentence: memory does not grow with
+# a document.
+_WINDOW_BYTES = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,42 +62,42 @@ def lines_as_sentences(texts: CleanedTexts) -> Sentences:
 def _boundaries(texts: CleanedTexts, locale: str) -> NDArray[np.int64]:
     """Return the byte at which each of ICU's segments ends."""
     rules = f"{locale}@ss=standard"  # suppressions: no break after the locale's abbreviations
+    utf8 = texts.utf8
     found: list[NDArray[np.int64]] = []
-    text = texts.text
-    start = 0  # character
-    byte = 0
-    size = _WINDOW_CHARACTERS
-    while start < len(text):
-        window = text[start : start + size] if start or size < len(text) else text
+    start = 0
+    size = _WINDOW_BYTES
+    while start < utf8.size:
+        end = _character_start(utf8, start + size)
+        window = utf8[start:end].tobytes().decode()
         segments = SentenceBreaker(window, rules).segments()
         # Ends of (start, end) in UTF-16 code units, as ICU counts; no loop of ours over them.
         units = np.fromiter(chain.from_iterable(segments), dtype=np.int64)[1::2]
-        if start + size < len(text):
+        if end < utf8.size:
             # A rule may look ahead as far as the next sentence mark: the last boundary before the
             # window's end could be another with the text that follows.
             units = units[:-2]
             if units.size == 0:
                 size *= 2
                 continue
-        characters, bytes_ = (
-            (units, units) if window.isascii() else _positions(texts.utf8[byte:], units)
-        )
-        found.append(byte + bytes_)
-        start += int(characters[-1])
-        byte += int(bytes_[-1])
-        size = _WINDOW_CHARACTERS
+        ends = units if window.isascii() else _positions(utf8[start:end], units)
+        found.append(start + ends)
+        start += int(ends[-1])
+        size = _WINDOW_BYTES
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
+def _character_start(utf8: NDArray[np.uint8], at: int) -> int:
+    """Return the first byte from `at` on that begins a character, the end if there is none."""
+    while at < utf8.size and utf8[at] & 0xC0 == 0x80:
+        at += 1
+    return min(at, utf8.size)
+
+
 @nb.njit(cache=True)
-def _positions(
-    utf8: NDArray[np.uint8], units: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (characters, bytes) before each position that is given in UTF-16 code units."""
-    characters = np.empty(units.size, np.int64)
+def _positions(utf8: NDArray[np.uint8], units: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bytes before each position that is given in UTF-16 code units."""
     positions = np.empty(units.size, np.int64)
     unit = 0
-    character = 0
     byte = 0
     for index in range(units.size):
         while unit < units[index]:
@@ -105,10 +105,8 @@ def _positions(
             width = 1 if first < 0x80 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
             byte += width
             unit += 2 if width == 4 else 1
-            character += 1
-        characters[index] = character
         positions[index] = byte
-    return characters, positions
+    return positions
 
 
 @nb.njit(cache=True, inline="always")

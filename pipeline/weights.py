@@ -49,38 +49,45 @@ def _smoothing(sizes: Mapping[str, float], exponent: float) -> dict[str, float]:
     return {one: raised[one] / whole / (sizes[one] / total) for one in raised}
 
 
-def repeat_documents(
-    table: pa.Table, weights: Sequence[int], *, train: bool, seed: int
-) -> tuple[pa.Table, NDArray[np.int64]]:
-    """Return each document as often as its source weighs, and the row each one came from.
+def copies(table: pa.Table, weights: Sequence[int], train_partitions: int) -> NDArray[np.int64]:
+    """Return how often each document stands in the corpus, int64; 0 where it is sampled out.
 
-    A copy has a key and a hash of its own: repetition 1, 2... The whole part of the weight is
-    certain, its fraction a draw by document. Held-out documents are sampled, never repeated.
+    `table` has document_hash, source and partition. The whole part of a weight is certain, its
+    fraction a draw by document. Held-out documents are sampled, never repeated.
     """
     weight = np.array(weights, np.uint64)[np.asarray(table["source"])]
-    whole = (weight >> np.uint64(_PLACES)).astype(np.int64)
     fraction = weight & np.uint64((1 << _PLACES) - 1)
-    keys = table["document_key"].to_pylist() if (fraction.any() or (whole != 1).any()) else None
-    if keys is None:
-        return table, np.arange(table.num_rows)
-    draw_key = derive_key(seed, "weight").to_bytes(8, "little")
-    draws = np.fromiter(
-        (
-            int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4, key=draw_key).digest())
-            for key in keys
-        ),
-        np.uint64,
-        count=len(keys),
+    number: NDArray[np.int64] = (weight >> np.uint64(_PLACES)).astype(np.int64) + (
+        draws(table) < fraction
     )
-    copies = whole + (draws < fraction)
-    if not train:
-        copies = np.minimum(copies, 1)
-    rows = np.repeat(np.arange(table.num_rows), copies)
-    repetition = np.arange(rows.size) - np.repeat(np.cumsum(copies) - copies, copies)
+    held_out = np.asarray(table["partition"]) >= train_partitions
+    number[held_out] = np.minimum(number[held_out], 1)
+    return number
+
+
+def draws(table: pa.Table) -> NDArray[np.uint64]:
+    """Return a 32-bit draw a document: the last bits of its hash, the first are its place."""
+    hashes = table["document_hash"].combine_chunks()
+    words = np.frombuffer(hashes.buffers()[1] or b"", ">u4")[hashes.offset * 4 + 3 :: 4]
+    return words[: len(hashes)].astype(np.uint64)
+
+
+def repeat_documents(
+    table: pa.Table, weights: Sequence[int], train_partitions: int, seed: int
+) -> pa.Table:
+    """Return each document as often as its source weighs.
+
+    A copy has a key and a hash of its own: repetition 1, 2...
+    """
+    number = copies(table, weights, train_partitions)
+    if (number == 1).all():
+        return table
+    rows = np.repeat(np.arange(table.num_rows), number)
+    repetition = np.arange(rows.size) - np.repeat(np.cumsum(number) - number, number)
     taken = table.take(pa.array(rows))
-    if repetition.any():
-        taken = _rekeyed(taken, [keys[row] for row in rows], repetition, seed)
-    return taken, rows
+    if not repetition.any():
+        return taken
+    return _rekeyed(taken, taken["document_key"].to_pylist(), repetition, seed)
 
 
 def _rekeyed(

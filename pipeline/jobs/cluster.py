@@ -76,7 +76,7 @@ def run_units(
 
     data = ray.data.from_items(rows, override_num_blocks=len(rows))
     # Without a limit Ray Data fills every CPU of the cluster.
-    data = data.map(call, num_cpus=1, concurrency=workers or None)
+    data = data.map(call, num_cpus=1, concurrency=min(workers, len(rows)) or None)
     results: list[dict[str, Any]] = [{} for _ in units]
     total = sum(weights)
     with progress(description, total or len(units), "bytes" if total else "units") as advance:

@@ -18,6 +18,7 @@ from pipeline.contract import ObjectEntry
 from pipeline.documents import FINGERPRINT_SCHEMA, RUN_SCHEMA, Partitions
 from pipeline.paragraphs import PARAGRAPH_SCHEMA
 from pipeline.runs import Piece
+from pipeline.weights import copies
 
 SCHEMAS = {"run": RUN_SCHEMA, "fingerprints": FINGERPRINT_SCHEMA, "paragraphs": PARAGRAPH_SCHEMA}
 
@@ -116,7 +117,8 @@ def dropped_name(kind: str, group: int) -> str:
 
 def deduplicate_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     """Deduplicate pass: one range of content hashes -> the documents to drop, by partition."""
-    table = documents.duplicates(read_rows(plan, unit["rows"], "fingerprints"))
+    # What a weight leaves out takes no other document with it.
+    table = documents.duplicates(_sampled(plan, unit, "fingerprints"))
     return _leave_dropped(plan, unit, "deduplicate", table)
 
 
@@ -128,8 +130,15 @@ def paragraph_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         for group, pieces in enumerate(unit["dropped"])
         for table in _read_dropped(plan, "deduplicate", group, pieces)
     )
-    table = paragraphs.repeated(read_rows(plan, unit["rows"], "paragraphs"), dropped)
+    table = paragraphs.repeated(_sampled(plan, unit, "paragraphs"), dropped)
     return _leave_dropped(plan, unit, "paragraphs", table)
+
+
+def _sampled(plan: Plan, unit: Mapping[str, Any], kind: str) -> Iterator[pa.Table]:
+    """Read a unit's rows of the documents that are in the corpus at least once."""
+    for table in read_rows(plan, unit["rows"], kind):
+        number = copies(table, unit["weights"], plan.partitions.train)
+        yield table.filter(pa.array(number > 0))
 
 
 def _leave_dropped(
@@ -161,8 +170,7 @@ def merge_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     """
     partition = unit["partition"]
     train = partition < plan.partitions.train
-    counts: Counter[str] = Counter()
-    by_source = np.zeros(len(plan.config.documents.sources), np.int64)
+    losses = merge.Losses(len(plan.config.documents.sources))
     totals = {"documents": 0, "sentences": 0, "text_bytes": 0}
     dropped = {
         kind: [
@@ -180,12 +188,11 @@ def merge_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
                 dropped["deduplicate"],
                 dropped["paragraphs"],
                 unit["weights"],
-                counts,
-                train=train,
+                losses,
+                train_partitions=plan.partitions.train,
                 seed=plan.config.seed,
             )
-            sources = np.asarray(table["source"])
-            by_source[:] += np.bincount(sources, minlength=by_source.size)
+            losses.add("documents", table)
             texts = pc.list_flatten(table["sentences"])
             totals["documents"] += table.num_rows
             totals["sentences"] += len(texts)
@@ -197,8 +204,7 @@ def merge_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     number = partition if train else partition - plan.partitions.train
     entry = ObjectEntry.of(f"{split}-{number:05d}.arrow", data)
     facts = {
-        "by_source": by_source.tolist(),
-        "counts": dict(counts),
+        "by_source": [dict(one) for one in losses.by_source],
         "object": asdict(entry),
         "split": split,
         **totals,

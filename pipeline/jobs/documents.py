@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
@@ -16,7 +15,7 @@ from pipeline import corpus, documents
 from pipeline.commit import Generation
 from pipeline.config import PipelineConfig, SourceConfig
 from pipeline.contract import canonical_json, fingerprint
-from pipeline.errors import ConfigError, InputError
+from pipeline.errors import ConfigError
 from pipeline.identity import documents_identity
 from pipeline.jobs.cluster import run_units
 from pipeline.jobs.document_units import (
@@ -28,6 +27,7 @@ from pipeline.jobs.document_units import (
     read_rows,
     split_unit,
 )
+from pipeline.jobs.documents_manifest import Facts, Files, SplitResult, documents_manifest
 from pipeline.stage import Stage
 from pipeline.storage import sha256
 from pipeline.weights import fixed_point_weights
@@ -35,18 +35,7 @@ from pipeline.weights import fixed_point_weights
 # Splits read before the first estimate of how many a byte limit needs.
 _FIRST_WAVE = 8
 
-Facts = Mapping[str, Any]
-Files = Mapping[str, Sequence[corpus.InputFile]]
 Unit = Callable[[Plan, Mapping[str, Any]], dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class SplitResult:
-    """A split that was read: its marker's facts and how many of its documents a limit keeps."""
-
-    split: corpus.Split
-    facts: Facts
-    ordinal_limit: int | None = None
 
 
 def run(config: PipelineConfig) -> dict[str, Any]:
@@ -123,24 +112,19 @@ class Passes:
             ]
             number += len(numbered)
             results += self._read_splits(source, numbered)
-        sizes = {
-            source.name: sum(
-                one.facts["text_bytes"] for one in results if one.split.source == source.name
-            )
-            for source in config.sources
-        }
-        weights = fixed_point_weights(config, list(sizes.values()))
+        sizes = [self._text_bytes(source, results) for source in config.sources]
+        weights = fixed_point_weights(config, sizes)
         cleaning = config.cleaning
         dropped: list[dict[str, Any]] = []
         if cleaning.deduplicate:
-            dropped = self._by_content("deduplicate", deduplicate_unit, "fingerprints", results, [])
+            units = self._by_content("deduplicate", results, "fingerprints", [], weights)
+            dropped = self._units(deduplicate_unit, units, "deduplicate")
         repeated: list[dict[str, Any]] = []
         if cleaning.deduplicate_paragraphs:
-            repeated = self._by_content(
-                "paragraphs", paragraph_unit, "paragraphs", results, dropped
-            )
+            units = self._by_content("paragraphs", results, "paragraphs", dropped, weights)
+            repeated = self._units(paragraph_unit, units, "paragraphs")
         merged = self._merge(results, dropped, repeated, weights)
-        return _manifest(self.plan, files, inputs, listings, results, merged, weights)
+        return documents_manifest(self.plan, files, inputs, listings, results, merged, weights)
 
     def _units(
         self, work: Unit, units: Sequence[Mapping[str, Any]], description: str
@@ -173,39 +157,47 @@ class Passes:
                 text_bytes += fact["text_bytes"]
                 if source.limit_bytes and text_bytes > source.limit_bytes:
                     excess = text_bytes - source.limit_bytes
-                    limit = self._ordinal_limit(split, fact, fact["text_bytes"] - excess)
-                    return [*results, SplitResult(split, fact, limit)]
+                    limit, beyond = self._limit(split, fact, fact["text_bytes"] - excess)
+                    return [*results, SplitResult(split, fact, limit, beyond)]
                 results.append(SplitResult(split, fact))
         return results
 
-    def _ordinal_limit(self, split: corpus.Split, facts: Facts, keep_bytes: int) -> int:
-        """Return the ordinal of the first document of a split that passes `keep_bytes`."""
+    @staticmethod
+    def _text_bytes(source: SourceConfig, results: Sequence[SplitResult]) -> int:
+        """Return the text that is kept of a source, to the document that a limit ends in."""
+        size: int = sum(
+            one.facts["text_bytes"] for one in results if one.split.source == source.name
+        )
+        return min(size, source.limit_bytes) if source.limit_bytes else size
+
+    def _limit(self, split: corpus.Split, facts: Facts, keep_bytes: int) -> tuple[int, int]:
+        """Return the ordinal of the first document past `keep_bytes`, and how many there are."""
         rows = _rows([SplitResult(split, facts)], "fingerprints")
         every = [row for group in sorted(rows) for row in rows[group]]
         table = pa.concat_tables(read_rows(self.plan, every, "fingerprints")).sort_by("ordinal")
         passed = np.cumsum(np.asarray(table["text_bytes"])) > keep_bytes
-        return int(np.asarray(table["ordinal"])[np.argmax(passed)])
+        return int(np.asarray(table["ordinal"])[np.argmax(passed)]), int(passed.sum())
 
     def _by_content(
         self,
         name: str,
-        work: Unit,
-        kind: str,
         results: Sequence[SplitResult],
+        kind: str,
         dropped: Sequence[Facts],
+        weights: Sequence[int],
     ) -> list[dict[str, Any]]:
-        """Run a pass over ranges of content hashes."""
+        """Return the units of a pass over ranges of content hashes."""
         rows = _rows(results, kind)
-        units = [
+        return [
             {
                 "marker": f"{name}/{group:06d}",
                 "group": group,
                 "rows": rows.get(group, []),
                 "dropped": [facts["pieces"] for facts in dropped],
+                "weights": weights,
             }
             for group in range(self.plan.partitions.total)
         ]
-        return self._units(work, units, name)
 
     def _merge(
         self,
@@ -265,78 +257,3 @@ def _by_partition(facts: Sequence[Facts]) -> dict[int, list[list[int]]]:
         for piece in one["pieces"]:
             found.setdefault(piece[0], []).append([group, *piece])
     return found
-
-
-def _manifest(
-    plan: Plan,
-    files: Files,
-    inputs: Mapping[str, str],
-    listings: Mapping[str, corpus.ReadReport],
-    results: Sequence[SplitResult],
-    merged: Sequence[Facts],
-    weights: Sequence[int],
-) -> dict[str, Any]:
-    sources = {
-        source.name: _source_counts(source, number, files, listings, results, merged)
-        for number, source in enumerate(plan.config.documents.sources)
-    }
-    counts: Counter[str] = Counter()
-    for of_source in sources.values():
-        counts.update(of_source)
-    for facts in merged:
-        counts.update(facts["counts"])
-    kept = counts.pop("documents")
-    if kept == 0:
-        raise InputError(
-            f"documents: no document is left of {counts['read']} read "
-            f"({dict(counts)}); check the sources and documents.cleaning"
-        )
-    # Of what the split pass kept, every document is here, repeated, or dropped by a later pass.
-    gone = sum(
-        counts[f"dropped_{reason}"] for reason in ("duplicate", "repeated_paragraphs", "sampled")
-    )
-    counts["dropped_beyond_limit"] = (
-        counts["split_pass_kept"] - gone - (kept - counts["repetitions"])
-    )
-    places = [place for one in listings.values() for place in one.places]
-    places += [place for one in results for place in one.facts["report"]["places"]]
-    return {
-        "counts": {
-            **counts,
-            "kept": kept,
-            "sentences": sum(facts["sentences"] for facts in merged),
-            "text_bytes": sum(facts["text_bytes"] for facts in merged),
-        },
-        "files": list(merged),
-        "identity": documents_identity(plan.config),
-        "inputs": dict(inputs),
-        "partitions": asdict(plan.partitions),
-        "places": places[: corpus.MOST_PLACES],
-        "sources": {
-            name: {**of_source, "weight": weight / (1 << 32)}
-            for (name, of_source), weight in zip(sources.items(), weights, strict=True)
-        },
-    }
-
-
-def _source_counts(
-    source: SourceConfig,
-    number: int,
-    files: Files,
-    listings: Mapping[str, corpus.ReadReport],
-    results: Sequence[SplitResult],
-    merged: Sequence[Facts],
-) -> dict[str, int]:
-    """Count what came of one source: its files, what was read, changed and dropped."""
-    counts: Counter[str] = Counter(listings[source.name].counts)
-    for result in results:
-        if result.split.source == source.name:
-            counts.update(result.facts["report"]["counts"])
-            counts.update(result.facts["counts"])
-            counts["read_bytes"] += result.split.bytes
-            counts["read_text_bytes"] += result.facts["text_bytes"]
-    counts["split_pass_kept"] = counts.pop("kept", 0)
-    counts["documents"] = sum(facts["by_source"][number] for facts in merged)
-    counts["input_bytes"] = sum(file.bytes for file in files[source.name])
-    counts["input_files"] = len(files[source.name])
-    return dict(sorted(counts.items()))

@@ -10,8 +10,6 @@ from pipeline.cleaning import clean
 from pipeline.config import CleaningConfig
 from pipeline.sentences import split_sentences
 
-WINDOWS = (3, 10, 37, 200)
-
 
 def clean_text(text: str, **rules: Any) -> str:
     """One document, cleaned."""
@@ -22,7 +20,7 @@ def clean_counted(text: str, **rules: Any) -> tuple[str, dict[str, int]]:
     """One document, cleaned, and what was counted."""
     counts: Counter[str] = Counter()
     cleaned = clean([text], CleaningConfig(**rules), counts)
-    return cleaned.text[:-1], dict(counts)
+    return cleaned.utf8.tobytes().decode()[:-1], dict(counts)
 
 
 def sentences_of(texts: Sequence[str], locale: str = "en") -> list[list[str]]:

@@ -406,6 +406,14 @@ def test_a_value_out_of_range_is_named_with_its_remedy(
             "names must be distinct",
         ),
         (
+            "[documents.cleaning]\nscripts = ['Latn', 'Abcd']",
+            'documents.cleaning.scripts = "Abcd": is no script of Unicode',
+        ),
+        (
+            "[documents.cleaning]\nscripts = ['latn']",
+            'documents.cleaning.scripts = "latn": is no script of Unicode',
+        ),
+        (
             "[masking]\namount = 'bernoulli'\nmax_predictions_per_seq = 20",
             "masking.max_predictions_per_seq = 20: limits an exact amount only; leave it out, or",
         ),

@@ -30,7 +30,7 @@ from pipeline.documents import (
     split_documents,
     unit_bytes,
 )
-from pipeline.merge import merge_rows, read_documents, write_documents
+from pipeline.merge import Losses, merge_rows, read_documents, write_documents
 
 SOURCE = SourceConfig(name="news", format="lines", path="unused")
 CONFIG = DocumentsConfig(sources=(SOURCE,), held_out_fraction=0.1)
@@ -79,12 +79,16 @@ def run_table(raw: Sequence[RawDocument], **options: Any) -> pa.Table:
     return split_counted(raw, **options)[0]
 
 
-def merged(
-    runs: Sequence[pa.Table], dropped: Sequence[pa.Table] = (), *, train: bool = True
-) -> pa.Table:
+def merged(runs: Sequence[pa.Table], dropped: Sequence[pa.Table] = ()) -> pa.Table:
     """One partition's documents, with the contract's columns."""
     table = merge_rows(
-        [RUN_SCHEMA.empty_table(), *runs], dropped, [], [1 << 32], Counter(), train=train, seed=0
+        [RUN_SCHEMA.empty_table(), *runs],
+        dropped,
+        [],
+        [1 << 32],
+        Losses(1),
+        train_partitions=PARTITIONS.train,
+        seed=0,
     )
     return table.select(DOCUMENT_SCHEMA.names)
 
@@ -312,6 +316,18 @@ def test_documents_of_other_scripts_are_dropped_by_their_share_of_letters() -> N
     table, counts = split_counted(raw_documents(texts), config=config)
     assert table["ordinal"].to_pylist() == [1, 2]
     assert counts["dropped_other_script"] == 2
+
+
+@pytest.mark.parametrize(
+    ("codes", "kept"),
+    [(("Jpan",), [0, 1]), (("Hans",), [1]), (("Kore",), [1, 2]), (("Latn", "Jpan"), [0, 1, 3])],
+)
+def test_writing_systems_of_several_scripts_are_all_of_them(
+    codes: tuple[str, ...], kept: list[int]
+) -> None:
+    texts = ["これはひらがなとカタカナ", "中文文本", "한국어", "English"]
+    config = DocumentsConfig(sources=(SOURCE,), cleaning=CleaningConfig(scripts=codes))
+    assert run_table(raw_documents(texts), config=config)["ordinal"].to_pylist() == kept
 
 
 def test_content_groups_cover_every_hash_and_keep_equal_ones_together() -> None:

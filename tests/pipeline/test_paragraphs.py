@@ -16,7 +16,7 @@ from pipeline.cleaning import clean
 from pipeline.config import CleaningConfig, DocumentsConfig, SourceConfig
 from pipeline.corpus import RawDocument
 from pipeline.documents import RUN_SCHEMA, Chunk, Partitions, duplicates, split_documents
-from pipeline.merge import merge_rows
+from pipeline.merge import Losses, merge_rows
 from pipeline.paragraphs import PARAGRAPH_SCHEMA, fingerprints, repeated
 
 SOURCE = SourceConfig(name="s", format="lines", path="unused")
@@ -41,10 +41,17 @@ def merged(splits: Sequence[Sequence[str]]) -> tuple[dict[str, list[str]], Count
     runs = [RUN_SCHEMA.empty_table(), *(one.documents for one in read)]
     dropped = duplicates(runs)
     parts = [PARAGRAPH_SCHEMA.empty_table(), *(one.paragraphs for one in read)]
-    counts: Counter[str] = Counter()
+    losses = Losses(1)
     table = merge_rows(
-        runs, [dropped], [repeated(parts, [dropped])], [1 << 32], counts, train=True, seed=0
+        runs,
+        [dropped],
+        [repeated(parts, [dropped])],
+        [1 << 32],
+        losses,
+        train_partitions=1,
+        seed=0,
     )
+    (counts,) = losses.by_source
     return dict(
         zip(table["document_key"].to_pylist(), table["sentences"].to_pylist(), strict=True)
     ), counts
@@ -56,7 +63,7 @@ def test_a_repeated_paragraph_stays_once_and_short_ones_always() -> None:
     assert len(found) == 6
     assert sum("Do not copy." in one for one in found.values()) == 1
     assert all("short" in one for one in found.values())
-    assert counts == {"repeated_paragraphs_dropped": 5, "dropped_repeated_paragraphs": 0}
+    assert counts == {"repeated_paragraphs_dropped": 5}
 
 
 def test_a_document_of_repeated_paragraphs_alone_is_dropped_and_counted() -> None:
@@ -95,6 +102,7 @@ def test_every_long_enough_line_has_a_fingerprint_and_equal_lines_the_same(
             "document_hash": pa.array([bytes([n]) * 16 for n in range(len(texts))], pa.binary(16)),
             "ordinal": pa.array(range(len(texts)), pa.uint32()),
             "partition": pa.array([n % 3 for n in range(len(texts))], pa.uint32()),
+            "source": pa.array([0] * len(texts), pa.uint16()),
         }
     )
     table = fingerprints(cleaned, documents, minimum)
@@ -128,6 +136,7 @@ def test_one_changed_character_anywhere_changes_the_hash(at: int) -> None:
             "document_hash": pa.array([b"0" * 16] * 4, pa.binary(16)),
             "ordinal": pa.array(np.zeros(4, np.uint32)),
             "partition": pa.array(np.zeros(4, np.uint32)),
+            "source": pa.array(np.zeros(4, np.uint16)),
         }
     )
     assert len(set(fingerprints(cleaned, documents, 8)["content_hash"].to_pylist())) == 4

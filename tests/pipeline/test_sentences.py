@@ -79,7 +79,7 @@ def test_a_document_longer_than_a_window_has_the_same_sentences(
     ) * 3
     cleaned = clean([text, "Short. One.", text], CleaningConfig(), Counter())
     whole = split_sentences(cleaned, "en")
-    monkeypatch.setattr(sentences_module, "_WINDOW_CHARACTERS", window)
+    monkeypatch.setattr(sentences_module, "_WINDOW_BYTES", window)
     found = split_sentences(cleaned, "en")
     assert found.as_lists().equals(whole.as_lists())
     assert found.paragraph_lists().equals(whole.paragraph_lists())

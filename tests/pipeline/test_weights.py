@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from pipeline.config import DocumentsConfig, SourceConfig
 from pipeline.corpus import RawDocument
-from pipeline.documents import RUN_SCHEMA, Partitions, split_documents
-from pipeline.merge import merge_rows
-from pipeline.weights import document_hash, fixed_point_weights
+from pipeline.documents import (
+    RUN_SCHEMA,
+    Partitions,
+    duplicates,
+    leading,
+    split_documents,
+)
+from pipeline.merge import Losses, merge_rows
+from pipeline.weights import copies, document_hash, draws, fixed_point_weights
 
 ONE = 1 << 32
 
@@ -40,12 +47,14 @@ def rows(count: int, *sources: SourceConfig) -> pa.Table:
 def keys(
     table: pa.Table, weights: list[int], *, train: bool = True
 ) -> tuple[list[str], Counter[str]]:
-    counts: Counter[str] = Counter()
-    merged = merge_rows([table], [], [], weights, counts, train=train, seed=0)
+    losses = Losses(len(weights))
+    merged = merge_rows(
+        [table], [], [], weights, losses, train_partitions=1 if train else 0, seed=0
+    )
     hashes = merged["document_hash"].to_pylist()
     assert hashes == sorted(hashes)
     assert hashes == [document_hash(key, 0) for key in merged["document_key"].to_pylist()]
-    return merged["document_key"].to_pylist(), counts
+    return merged["document_key"].to_pylist(), sum(losses.by_source, Counter())
 
 
 def test_a_weight_of_one_changes_nothing() -> None:
@@ -103,3 +112,34 @@ def test_without_smoothing_the_weights_are_the_sources() -> None:
     assert fixed_point_weights(config, [10, 1]) == [5 * ONE // 2, ONE // 8]
     smoothed = DocumentsConfig(sources=(source("a", 2.0), source("b")), language_smoothing=0.3)
     assert fixed_point_weights(smoothed, [10, 0]) == [2 * ONE, ONE]
+
+
+def test_a_document_that_is_sampled_out_takes_no_duplicate_with_it() -> None:
+    texts = [RawDocument("f", n, f"The same text {n}.") for n in range(200)]
+    sources = (source("a"), source("b"))
+    config = DocumentsConfig(sources=sources, held_out_fraction=0.0)
+    tables = [
+        chunk.documents
+        for number in range(2)
+        for chunk in split_documents(texts, number, config, Partitions(1, 0), 0, Counter())
+    ]
+    weights = [ONE // 10, ONE]
+    every = pa.concat_tables(tables)
+    sampled = every.filter(pa.array(copies(every, weights, 1) > 0))
+    losses = Losses(2)
+    merged = merge_rows(
+        [every], [duplicates([sampled])], [], weights, losses, train_partitions=1, seed=0
+    )
+    assert len(set(map(str, merged["sentences"].to_pylist()))) == merged.num_rows == 200
+    of_a, of_b = losses.by_source
+    # The rarer source's copy has the smaller key, and stays where it was drawn.
+    assert of_a["dropped_sampled"] + of_b["dropped_duplicate"] == 200
+    assert 150 < of_a["dropped_sampled"] < 199
+
+
+def test_the_draw_is_not_the_place() -> None:
+    table = rows(2000, source("a"))
+    place = leading(table["document_hash"]) >> np.uint64(32)
+    assert abs(np.corrcoef(place.astype(float), draws(table).astype(float))[0, 1]) < 0.1
+    assert draws(table.slice(7, 3)).tolist() == draws(table)[7:10].tolist()
+    assert 0.45 < (draws(table) < 1 << 31).mean() < 0.55
