@@ -103,6 +103,7 @@ def clean(texts: Iterable[str], rules: CleaningConfig, counts: Counter[str]) -> 
     for text in texts:
         composed = composed and (text.isascii() or unicodedata.is_normalized("NFC", text))
         parts.append(_encode(text, counts))
+        del text  # a character may take four bytes
     raw = np.frombuffer(b"".join(parts), np.uint8)
     ends = np.cumsum(np.fromiter(map(len, parts), np.int64, count=len(parts)))
     del parts

@@ -175,6 +175,7 @@ def _batch(
             places.append((document_key(source.name, document.path, document.offset), ordinal))
             characters += len(document.text)
             yield document.text
+        del document  # its text may be large, and the next one is read before this is forgotten
         ordinal += 1
         if characters >= _BATCH_CHARACTERS:
             return

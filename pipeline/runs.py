@@ -37,7 +37,8 @@ def grouped_bytes(
         rows = order[bounds[number] : bounds[number + 1]]
         if rows.size:
             # Read back once and gone then: zstd would cost four times the CPU.
-            data = write_stream(table.take(pa.array(rows)), compression="lz4")
+            part = table if rows.size == table.num_rows else table.take(pa.array(rows))
+            data = write_stream(part, compression="lz4")
             parts.append(data)
             pieces.append(Piece(number, end, end + len(data), zlib.crc32(data)))
             end += len(data)
