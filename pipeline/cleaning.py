@@ -28,6 +28,9 @@ _SPACES = (0x09, 0x20, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3
 _ZERO_WIDTHS = (0xAD, 0x180E, 0x200B, 0x2060, 0xFEFF)
 _REPLACEMENT = 0xFFFD
 
+# Text that is normalised at a time.
+_NORMALIZED_BYTES = 1 << 16
+
 # What the pass counts, in the order of its counters.
 COUNTERS = (
     "control_characters_removed",
@@ -58,6 +61,11 @@ class CleanedTexts:
         for end in self.ends.tolist():
             yield start, end
             start = end + 1
+
+    def document(self, number: int) -> bytes:
+        """Return one document."""
+        start = int(self.ends[number - 1]) + 1 if number else 0
+        return self.utf8[start : int(self.ends[number])].tobytes()
 
     def select(self, kept: NDArray[np.bool_]) -> CleanedTexts:
         """Return the documents where `kept` is true."""
@@ -141,16 +149,40 @@ def _encode(text: str, counts: Counter[str]) -> bytes:
 def _normalized(
     utf8: NDArray[np.uint8], ends: NDArray[np.int64], counts: Counter[str]
 ) -> CleanedTexts:
-    parts: list[str] = []
-    for start, end in CleanedTexts(utf8, ends).spans():
-        document = utf8[start:end].tobytes().decode()
-        if not unicodedata.is_normalized("NFC", document):
-            document = unicodedata.normalize("NFC", document)
+    parts: list[bytes] = []
+    changed: list[tuple[int, int]] = []
+    start = 0
+    while start < utf8.size:
+        end = _ascii_start(utf8, start + _NORMALIZED_BYTES)
+        data = utf8[start:end].tobytes()
+        text = data.decode()
+        if not unicodedata.is_normalized("NFC", text):
+            data = unicodedata.normalize("NFC", text).encode()
+            changed.append((start, end))
+        parts.append(data)
+        start = end
+    if not changed:
+        return CleanedTexts(utf8, ends)
+    composed = np.frombuffer(b"".join(parts), np.uint8)
+    # Line feeds stay what they are, so the same ones end the documents.
+    feeds = np.searchsorted(np.flatnonzero(utf8 == 0x0A), ends)
+    cleaned = CleanedTexts(composed, np.flatnonzero(composed == 0x0A)[feeds])
+    touched: set[int] = set()
+    for first, last in changed:
+        low, high = np.searchsorted(ends, [first, last])
+        touched.update(range(low, min(high + 1, ends.size)))
+    before, after = CleanedTexts(utf8, ends), cleaned
+    for number in touched:
+        if before.document(number) != after.document(number):
             counts["documents_normalized"] += 1
-        parts.append(document)
-    lengths = np.fromiter((len(one.encode()) for one in parts), np.int64, count=len(parts))
-    data = "".join(f"{one}\n" for one in parts).encode()
-    return CleanedTexts(np.frombuffer(data, np.uint8), np.cumsum(lengths + 1) - 1)
+    return cleaned
+
+
+def _ascii_start(utf8: NDArray[np.uint8], at: int) -> int:
+    """Return the first ASCII byte from `at` on: nothing before it composes with it."""
+    while at < utf8.size and utf8[at] >= 0x80:
+        at += 1
+    return min(at, utf8.size)
 
 
 @nb.njit(cache=True, inline="always")

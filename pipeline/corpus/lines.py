@@ -25,9 +25,12 @@ def read_lines(content: Content) -> Iterator[RawDocument]:
         text = content.text(decoder, data, offset).removesuffix("\r")
         if isinstance(data, bytearray):
             data.clear()
-        if not is_blank(text):
-            yield RawDocument(path, offset, text)
+        document = RawDocument(path, offset, text)
         del text
+        if not is_blank(document.text):
+            one = [document]
+            del document
+            yield one.pop()  # its text may be large: nobody holds it here meanwhile
 
 
 def lines_of(content: Content, charset: Charset) -> Iterator[tuple[int, Bytes]]:

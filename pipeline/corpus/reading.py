@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from pipeline.corpus import docstrings
 from pipeline.corpus.content import Content
@@ -43,9 +44,12 @@ def read_split(source: SourceConfig, split: Split, report: ReadReport) -> Iterat
             if source.format == "python_docstrings"
             else _read_range(source, part, report)
         )
-        for document in documents:
-            report.counts["documents"] += 1
-            yield document
+        yield from map(partial(_counted, report), documents)
+
+
+def _counted(report: ReadReport, document: RawDocument) -> RawDocument:
+    report.counts["documents"] += 1
+    return document
 
 
 def _read_module(part: FileRange) -> Iterator[RawDocument]:

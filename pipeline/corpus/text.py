@@ -16,9 +16,12 @@ def read_text(content: Content) -> Iterator[RawDocument]:
         text = content.text(decoder, data, offset)
         if isinstance(data, bytearray):
             data.clear()  # it may be large, and the generator that made it still holds it
-        if not is_blank(text):
-            yield RawDocument(content.part.path, offset, text)
+        document = RawDocument(content.part.path, offset, text)
         del text
+        if not is_blank(document.text):
+            one = [document]
+            del document
+            yield one.pop()  # its text may be large: nobody holds it here meanwhile
 
 
 def _documents(content: Content, charset: Charset) -> Iterator[tuple[int, Bytes]]:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline import cleaning
 from pipeline.cleaning import clean
 from pipeline.config import CleaningConfig
 from tests.pipeline.cleaned import clean_counted, clean_text
@@ -88,6 +89,20 @@ def test_selected_documents_are_the_others_left_out(texts: list[tuple[str, bool]
     selected = cleaned.select(kept)
     assert selected.utf8.tobytes() == chosen.utf8.tobytes()
     assert selected.ends.tolist() == chosen.ends.tolist()
+
+
+@settings(deadline=None)
+@given(st.lists(st.text("ae\u0301\u0323 \n\u1100\u1161\u0958", max_size=30), max_size=5))
+def test_windows_of_normalisation_change_nothing(texts: list[str]) -> None:
+    found = []
+    for size in (1, 3, 1 << 16):
+        counts: Counter[str] = Counter()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cleaning, "_NORMALIZED_BYTES", size)
+            cleaned = clean(texts, CleaningConfig(), counts)
+        found.append((cleaned.utf8.tobytes(), cleaned.ends.tolist(), counts))
+    assert found[0] == found[1] == found[2]
+    assert unicodedata.is_normalized("NFC", found[0][0].decode())
 
 
 def test_lines_end_at_line_feeds_only() -> None:
