@@ -134,6 +134,10 @@ class Decoder:
     charset: Charset
     policy: Undecodable
     report: ReadReport
+    remedy: str = (
+        "convert the file to UTF-8, set the source's `encoding`, or set `undecodable` to "
+        '"replace" or "skip"'
+    )
 
     def decode(self, data: Bytes, place: Callable[[int], str]) -> str:
         """Return the text of `data`; `place(n)` names where its byte n stands.
@@ -151,8 +155,7 @@ class Decoder:
         """Return the error for undecodable bytes under the policy "fail"."""
         name = self.charset.name.upper()
         return InputError(
-            f"{place}: not {name} (byte 0x{error.object[error.start]:02x}); convert the file to "
-            f'UTF-8, set the source\'s `encoding`, or set `undecodable` to "replace" or "skip"'
+            f"{place}: not {name} (byte 0x{error.object[error.start]:02x}); {self.remedy}"
         )
 
     def patch(self, error: UnicodeDecodeError, place: str) -> str:
