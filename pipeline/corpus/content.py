@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, cast
 
 import pyarrow as pa
 
@@ -123,35 +122,3 @@ class Content:
                 unpacked.write(chunk)
             unpacked.seek(0)
             yield pa.PythonFile(unpacked, mode="r")
-
-    def file_object(self) -> IO[bytes]:
-        """Return the uncompressed bytes as a file that is read from front to back."""
-        return cast(IO[bytes], _ChunkFile(self.chunks()))
-
-
-class _ChunkFile:
-    """A file object over pieces of bytes, for libraries that read from one."""
-
-    closed = False
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._data = b""
-
-    def read(self, size: int = -1, /) -> bytes:
-        parts = [self._data]
-        have = len(self._data)
-        while size < 0 or have < size:
-            chunk = next(self._chunks, b"")
-            if not chunk:
-                break
-            parts.append(chunk)
-            have += len(chunk)
-        data = b"".join(parts)
-        if size < 0:
-            size = len(data)
-        self._data = data[size:]
-        return data[:size]
-
-    def close(self) -> None:
-        self._data = b""
