@@ -35,7 +35,7 @@ class Content:
         self.report = report
         self.location = part.location
         self.compression = ""
-        raw = RawStream(part.location, part.start, part.end)
+        raw = RawStream(part.location, part.start, part.end, part.version)
         self._stream: ByteStream = raw
         try:
             if part.start == 0:  # no other range is ever compressed
@@ -114,7 +114,7 @@ class Content:
         A compressed one is unpacked into a temporary file first, so that memory stays bounded.
         """
         if not self.compression:
-            with open_arrow(self.location, self.part.end) as file:
+            with open_arrow(self.location, self.part.end, self.part.version) as file:
                 yield file
             return
         with tempfile.TemporaryFile() as unpacked:

@@ -16,7 +16,7 @@ from pipeline.corpus.compression import without_suffix
 from pipeline.corpus.left_out import is_kept
 from pipeline.corpus.report import ReadReport
 from pipeline.corpus.s3 import Located, list_objects, locate_object
-from pipeline.corpus.streams import is_s3
+from pipeline.corpus.streams import is_s3, local_version
 from pipeline.errors import InputError
 from pipeline.keyed_random import derive_key
 from pipeline.source_config import SourceConfig
@@ -33,6 +33,9 @@ class InputFile:
     bytes: int
     checksum: str
     """SHA-256 of a local file's bytes; "etag:" and the ETag of an S3 object, which is not read."""
+    version: str
+    """What shows whether the file was changed since: a local file's time of modification (ns) and
+    size, an S3 object's checksum."""
 
 
 def list_files(
@@ -108,8 +111,10 @@ def _is_utf8(name: str) -> bool:
 
 
 def _input_file(source: SourceConfig, path: str, one: Located) -> InputFile:
-    size, checksum = (one.bytes, one.checksum) if one.checksum else _digest(one.location)
-    return InputFile(source.name, one.location, path, size, checksum)
+    if one.checksum:
+        return InputFile(source.name, one.location, path, one.bytes, one.checksum, one.checksum)
+    size, checksum, version = _digest(one.location)
+    return InputFile(source.name, one.location, path, size, checksum, version)
 
 
 def _local(source: SourceConfig, report: ReadReport) -> list[Located]:
@@ -202,13 +207,21 @@ def _listed(source: SourceConfig) -> list[Located]:
     return located
 
 
-def _digest(location: str) -> tuple[int, str]:
+def _digest(location: str) -> tuple[int, str, str]:
+    """Return a file's size, SHA-256 and version."""
     try:
         if not stat.S_ISREG(Path(location).stat().st_mode):  # opening a pipe would wait for ever
             raise InputError(f"{location}: not a regular file; take it out of the source")
         with open(location, "rb") as file:
+            version = local_version(os.fstat(file.fileno()))
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return file.tell(), digest
+            size = file.tell()
+        if local_version(Path(location).stat()) != version:
+            raise InputError(
+                f"{location}: changes while it is read, at byte offset {size} or before; run the "
+                "command again when it is written, or take it out of the source"
+            )
+        return size, digest, version
     except OSError as error:
         raise InputError(
             f"{location}: cannot read: {error.strerror}; give this user the right to read it "

@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.corpus.left_out import is_kept
 from pipeline.corpus.report import ReadReport
-from pipeline.corpus.streams import S3_SCHEME
+from pipeline.corpus.streams import S3_SCHEME, object_version
 from pipeline.errors import InputError
 from pipeline.source_config import SourceConfig
 
@@ -94,10 +94,6 @@ def _explained(uri: str) -> Iterator[None]:
         ) from None
 
 
-def _checksum(etag: str) -> str:
-    return "etag:" + etag.strip('"')
-
-
 def _head(client: Any, bucket: str, key: str, path: str) -> Located | None:
     from botocore.exceptions import ClientError
 
@@ -111,7 +107,7 @@ def _head(client: Any, bucket: str, key: str, path: str) -> Located | None:
     if answer.get("ContentType") == "httpd/unix-directory":
         return None
     location = f"{S3_SCHEME}{bucket}/{key}"
-    return Located(location, path, answer["ContentLength"], _checksum(answer["ETag"]))
+    return Located(location, path, answer["ContentLength"], object_version(answer["ETag"]))
 
 
 def _below(client: Any, bucket: str, root: str) -> Iterator[Located]:
@@ -122,7 +118,7 @@ def _below(client: Any, bucket: str, root: str) -> Iterator[Located]:
             if key.endswith("/"):  # a folder's marker
                 continue
             location = f"{S3_SCHEME}{bucket}/{key}"
-            yield Located(location, key[len(root) :], item["Size"], _checksum(item["ETag"]))
+            yield Located(location, key[len(root) :], item["Size"], object_version(item["ETag"]))
 
 
 def _pattern(parts: list[str]) -> re.Pattern[str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
@@ -237,7 +237,7 @@ class Passes:
 
 
 def _split_row(split: corpus.Split) -> dict[str, Any]:
-    ranges = [[part.location, part.path, part.start, part.end] for part in split.ranges]
+    ranges = [list(astuple(part)) for part in split.ranges]
     return {
         "marker": f"split/{split.number:06d}",
         "number": split.number,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.corpus import ReadReport, list_files, plan_splits, read_split
@@ -244,3 +248,41 @@ def test_a_files_name_tells_its_format_where_its_bytes_do_not(tmp_path: Path) ->
     message = failure(source_of(tmp_path, "auto"))
     assert f"{tmp_path}/d.data: neither its name nor its first bytes say" in message
     assert "set documents.sources[s].format" in message
+
+
+def rows(count: int, word: str) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"text": [word] * count}), sink, row_group_size=5)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"Old text.\n\nTwo.\n", b"New TEXT.\n\nTwo.\n"),
+        (b"Old text.\n\nTwo.\n", b"Old text.\n\nTwo.\n\nThree.\n"),
+        (gzip.compress(b"Old text."), gzip.compress(b"Old text. And more.")),
+        (rows(10, "old"), rows(1000, "new")),
+        (rows(10, "old"), rows(10, "new")),
+    ],
+)
+def test_a_file_changed_after_the_listing_is_named(
+    tmp_path: Path, before: bytes, after: bytes
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(before)
+    os.utime(path, (1, 1))  # file systems keep time in steps of milliseconds
+    source = source_of(path, "parquet" if before.startswith(b"PAR1") else "text")
+    files = list_files(source, 0)
+    splits = plan_splits(source, files, 8)
+    path.write_bytes(after)
+    expected = rf"{re.escape(str(path))}: changed since the job was planned"
+    for split in splits:
+        with pytest.raises(InputError, match=expected):
+            list(read_split(source, split, ReadReport()))
+    with pytest.raises(InputError, match=expected):
+        plan_splits(source, files, 8)
+    # The same bytes at another time may have been others in between.
+    path.write_bytes(before)
+    with pytest.raises(InputError, match=expected):
+        list(read_split(source, splits[0], ReadReport()))
