@@ -220,8 +220,15 @@ def test_what_is_wrong_with_a_list_is_named_with_its_line(tmp_path: Path) -> Non
     listed.write_text("a.txt\nabsent.txt\n")
     message = failure(source_of(f"@{listed}"))
     assert f"{listed}: line 2: absent.txt: no such file; correct the list" in message
-    listed.write_text("a.txt\n./a.txt\n")
-    assert "same name as" in failure(source_of(f"@{listed}"))
+    (tmp_path / "x").mkdir()
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    for again in ("a.txt", "./a.txt", f"{tmp_path}/x/../a.txt", "link.txt"):
+        listed.write_text(f"\na.txt\n\n{again}\n")
+        message = failure(source_of(f"@{listed}"))
+        assert f"{listed}: line 4: {again}: the same file as on line 2; remove" in message
+    for name in ("a" * 5000, "nul\0", "~nosuchuser/a.txt"):
+        listed.write_text(f"a.txt\n{name}\n")
+        assert f"{listed}: line 2: {name[:200]}: " in failure(source_of(f"@{listed}"))
     listed.write_bytes(b"caf\xe9.txt\n")
     assert f"{listed}: cannot read the list of files" in failure(source_of(f"@{listed}"))
     assert "cannot read the list of files" in failure(source_of(f"@{tmp_path}/absent.lst"))
@@ -286,3 +293,63 @@ def test_a_file_changed_after_the_listing_is_named(
     path.write_bytes(before)
     with pytest.raises(InputError, match=expected):
         list(read_split(source, splits[0], ReadReport()))
+
+
+@pytest.mark.parametrize("pattern", ["", "**", "**/*.txt", "d*/**"])
+def test_links_that_lead_round_or_to_a_folder_twice_are_refused(
+    tmp_path: Path, pattern: str
+) -> None:
+    write_files(tmp_path, "root/deep/a.txt", "elsewhere/b.txt")
+    root = tmp_path / "root"
+    source = source_of(root / pattern if pattern else root)
+    assert len(names_of(source)) == 1
+    link = root / "deep/link"
+    link.symlink_to(root / "deep")  # round
+    assert f"{link}: leads to {root}/deep, which {root}/deep is already" in failure(source)
+    link.unlink()
+    for target in ("one", "two"):
+        (root / "deep" / target).symlink_to(tmp_path / "elsewhere")
+    assert f"{root}/deep/two: leads to {tmp_path}/elsewhere, which" in failure(source)
+    (root / "deep/two").unlink()
+    assert len(names_of(source)) == 2
+
+
+@pytest.mark.parametrize("pattern", ["", "*", "*.txt", "**/*.txt"])
+def test_a_file_that_links_lead_to_twice_is_refused(tmp_path: Path, pattern: str) -> None:
+    write_files(tmp_path, "a.txt", "b.txt")
+    source = source_of(tmp_path / pattern if pattern else tmp_path)
+    (tmp_path / "z.txt").symlink_to("a.txt")
+    message = failure(source)
+    assert f"leads to {tmp_path}/a.txt, which {tmp_path}/" in message
+    assert "its documents would be read twice" in message
+
+
+@pytest.mark.parametrize("pattern", ["", "*", "*.txt", "**/*.txt", "broken.txt"])
+def test_broken_links_and_pipes_are_refused(tmp_path: Path, pattern: str) -> None:
+    write_files(tmp_path, "a.txt")
+    source = source_of(tmp_path / pattern if pattern else tmp_path)
+    (tmp_path / "broken.txt").symlink_to("absent")
+    assert f"{tmp_path}/broken.txt: cannot read: No such file" in failure(source)
+    (tmp_path / "broken.txt").unlink()
+    os.mkfifo(tmp_path / "broken.txt")
+    assert f"{tmp_path}/broken.txt: not a regular file; take it out" in failure(source)
+
+
+def test_a_pattern_matches_as_a_shell_does(tmp_path: Path) -> None:
+    names = ["a.txt", "d/b.txt", "d/e/c.txt", "d/e/[x].md", "f/.h/g.txt", "f/_t/i.txt"]
+    write_files(tmp_path, *names)
+    report = ReadReport()
+    assert [one.path for one in list_files(source_of(tmp_path / "**/*.txt"), 0, report)] == names[
+        :3
+    ]
+    assert report.counts == {"hidden_left_out": 1, "temporary_left_out": 1}
+    assert names_of(source_of(tmp_path / "**/[[]x].md")) == ["d/e/[x].md"]
+    assert names_of(source_of(tmp_path / "d/**/c.txt")) == ["e/c.txt"]
+    assert names_of(source_of(tmp_path / "?/**/e/*.txt")) == ["d/e/c.txt"]
+    assert names_of(source_of(tmp_path / "**/.h/*")) == ["f/.h/g.txt"]
+
+
+@pytest.mark.parametrize("path", ["/tmp/" + "a" * 5000, "~nosuchuser/x.txt", "a\0b"])
+def test_a_path_that_the_system_does_not_take_is_named(path: str) -> None:
+    assert f"documents.sources[s].path = {path[:200]}: " in failure(source_of(path))
+    assert path[:150] in failure(source_of(f"@{path}"))
