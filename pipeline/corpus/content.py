@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from pipeline.corpus.charset import Bytes, Charset, Decoder, choose_charset
+from pipeline.corpus.charset import Bytes, Charset, Decoder, choose_charset, unmarked_encoding
 from pipeline.corpus.compression import (
     HEAD_BYTES,
     ByteStream,
@@ -61,8 +61,21 @@ class Content:
         self._stream.close()
 
     def charset(self) -> Charset:
-        """Return the charset of the file; a range within it is in UTF-8 or as configured."""
-        return choose_charset(self.source.encoding, self.head if self.part.start == 0 else b"")
+        """Return the charset of the file; a range within it is in UTF-8 or as configured.
+
+        Raises InputError for a file that seems to be in another, which it does not say.
+        """
+        head = self.head[:HEAD_BYTES] if self.part.start == 0 else b""
+        charset = choose_charset(self.source.encoding, head)
+        if self.source.encoding == "auto" and not charset.mark_bytes:
+            seeming = unmarked_encoding(head)
+            if seeming:
+                raise InputError(
+                    f"{self.where(0)}: seems to be {seeming.upper()} without a byte-order mark "
+                    f"(NUL bytes in places of its kind); set documents.sources[{self.source.name}]"
+                    f'.encoding to "{seeming}", or to "utf-8" if it is that all the same'
+                )
+        return charset
 
     def decoder(self) -> Decoder:
         """Return what makes text of the file's bytes by the source's policy."""
