@@ -66,7 +66,8 @@ class SourceConfig:
     installed Python packages, one document a module."""
     path: Operational[str]
     """File, directory, glob, "@" and a list file (one path a line), or s3:// object, prefix or
-    glob. Below a directory every file is read, whatever its name, and links are followed; hidden
+    glob. Below a directory every file is read, whatever its name, and links are followed, but none
+    that leads to a folder or file twice; hidden
     and temporary ones (.*, _*, *~, *.tmp, *.part, *.crc, *.lock) are left out and counted. For
     python_docstrings: the pip lock file that names the packages to read after the standard
     library."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import io
 import re
 import zlib
-from collections.abc import Iterator
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 from pipeline.corpus.charset import Decoder, choose_charset
-from pipeline.corpus.compression import DecompressedStream, compression_of_bytes
+from pipeline.corpus.compression import HEAD_BYTES, DecompressedStream, compression_of_bytes
 from pipeline.corpus.content import Content
 from pipeline.errors import InputError
 from pipeline.source_config import is_encoding
@@ -32,6 +32,8 @@ _OWN_CHARSET = re.compile(
 _OWN_CHARSET_BYTES = 4096
 _CHUNK_LINE = re.compile(rb"[0-9A-Fa-f]{1,8}[ \t]*(?:;[^\r\n]*)?\r\n")
 _READ_BYTES = 1 << 20
+_MOST_PAGE_BYTES = 1 << 27
+_WIDE = ("utf-16", "utf_16", "utf16", "utf-32", "utf_32", "utf32", "ucs-2", "unicode")
 _UNCHANGED = ("", "identity", "none", "utf-8")
 _REMEDY = 'set the source\'s `undecodable` to "replace" or "skip"'
 
@@ -62,7 +64,7 @@ def read_page(block: bytes, offset: int, content: Content) -> str | None:
         if kind.strip().lower() not in _HTML:
             counts["responses_not_html"] += 1
             return None
-        body = b"".join(iter(lambda: parsed.raw_stream.read(_READ_BYTES), b""))
+        body = _whole(parsed.raw_stream.read)
         if "chunked" in http.get_header("Transfer-Encoding", "").lower():
             body = _without_chunks(body)
         for encoding in reversed(http.get_header("Content-Encoding", "").split(",")):
@@ -99,7 +101,7 @@ def _without_chunks(body: bytes) -> bytes:
     if not _CHUNK_LINE.match(body):
         return body
     reader = ChunkedDataReader(io.BytesIO(body), raise_exceptions=True)
-    return b"".join(cast(Iterator[bytes], iter(lambda: reader.read(_READ_BYTES), b"")))
+    return _whole(reader.read)
 
 
 def _unpacked(body: bytes, encoding: str) -> bytes | None:
@@ -111,17 +113,20 @@ def _unpacked(body: bytes, encoding: str) -> bytes | None:
         if not compression:  # as with chunks: the crawler undid it and kept the header
             return body
         stream = DecompressedStream(io.BytesIO(body), compression, "the page")
-        return b"".join(iter(lambda: stream.read(_READ_BYTES), b""))
+        return _whole(stream.read)
     if encoding == "deflate":
         # Servers send it with zlib's header, as they should, and without one.
         for bits in (zlib.MAX_WBITS, -zlib.MAX_WBITS):
             decoder: Any = zlib.decompressobj(bits)
             try:
-                data: bytes = decoder.decompress(body)
+                data: bytes = decoder.decompress(body, _MOST_PAGE_BYTES)
             except zlib.error:
                 continue
             if not decoder.eof:
-                raise ValueError("its deflated body ends in the middle of a stream")
+                raise ValueError(
+                    "its deflated body ends in the middle of a stream, or unpacks to more than "
+                    f"{_MOST_PAGE_BYTES} bytes"
+                )
             return data
         return body if body.lstrip().startswith(b"<") else None
     return None
@@ -133,7 +138,9 @@ def _decoded(body: bytes, options: str, place: str, content: Content) -> str:
     The first that fits every byte counts. Where none does the source's policy decides, by the
     first that is known.
     """
-    declared = [match[1] for match in [_CHARSET.search(options)] if match]
+    marked = choose_charset("auto", body[:HEAD_BYTES])
+    declared = [marked.name] if marked.mark_bytes else []
+    declared += [match[1] for match in [_CHARSET.search(options)] if match]
     own = _OWN_CHARSET.search(body, 0, _OWN_CHARSET_BYTES)
     if own:
         declared.append(own[1].decode("ascii"))
@@ -161,7 +168,21 @@ def _decoded(body: bytes, options: str, place: str, content: Content) -> str:
 
 
 def _strictly(body: bytes, encoding: str) -> str | None:
+    # Pairs of ASCII bytes are UTF-16 as well, of Chinese: HTML in it has ASCII tags, thus NULs.
+    if encoding.lower().startswith(_WIDE) and b"\0" not in body[:HEAD_BYTES]:
+        return None
     try:
         return str(body, encoding)
     except UnicodeError:
         return None
+
+
+def _whole(read: Callable[[int], bytes]) -> bytes:
+    """Return all that can be read; ValueError for more than any page has (a "zip bomb")."""
+    parts, size = [], 0
+    while data := read(_READ_BYTES):
+        parts.append(data)
+        size += len(data)
+        if size > _MOST_PAGE_BYTES:
+            raise ValueError(f"its body unpacks to more than {_MOST_PAGE_BYTES} bytes")
+    return b"".join(parts)

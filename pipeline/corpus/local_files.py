@@ -57,7 +57,7 @@ def _glob(pattern: Path, report: ReadReport) -> tuple[list[Path], Path]:
     root = Path(*parts[:first])
     wildcards = parts[first:]
     if "**" not in wildcards:
-        names = glob.glob(str(pattern), include_hidden=True)
+        names = sorted(glob.glob(str(pattern), include_hidden=True))
         found = [path for name in names if not (path := Path(name)).is_dir()]
         found = [
             path
@@ -129,7 +129,8 @@ def _check_once(paths: Iterable[Path]) -> None:
     """Raise InputError if two paths are links to one file, or one is a link to the other."""
     folders: dict[Path, str] = {}
     seen: dict[str, Path] = {}
-    for path in paths:
+    # Links last, so that it is a link that is named.
+    for path in sorted(paths, key=lambda path: path.is_symlink()):
         if path.is_symlink():
             place = os.path.realpath(path)
         else:

@@ -318,9 +318,9 @@ def test_links_that_lead_round_or_to_a_folder_twice_are_refused(
 def test_a_file_that_links_lead_to_twice_is_refused(tmp_path: Path, pattern: str) -> None:
     write_files(tmp_path, "a.txt", "b.txt")
     source = source_of(tmp_path / pattern if pattern else tmp_path)
-    (tmp_path / "z.txt").symlink_to("a.txt")
+    (tmp_path / "0.txt").symlink_to("b.txt")
     message = failure(source)
-    assert f"leads to {tmp_path}/a.txt, which {tmp_path}/" in message
+    assert f"{tmp_path}/0.txt: leads to {tmp_path}/b.txt, which {tmp_path}/b.txt does" in message
     assert "its documents would be read twice" in message
 
 

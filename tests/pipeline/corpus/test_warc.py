@@ -291,3 +291,30 @@ def test_content_encodings_are_undone_or_counted(tmp_path: Path) -> None:
     assert len(found) == 7 and len(set(found)) == 1
     assert report.counts["responses_of_unknown_content_encoding"] == 2
     assert any("Content-Encoding br: cannot be undone" in place for place in report.places)
+
+
+def test_utf16_is_believed_of_pages_that_are_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.warc"
+    even = PAGE.encode() + b" " * (len(PAGE.encode()) % 2)
+    wide = PAGE.replace("utf-8", "utf-16")
+    path.write_bytes(
+        response(even, kind="text/html; charset=utf-16")
+        + response(even.replace(b"utf-8", b"utf-16"), kind="text/html")
+        + response(wide.encode("utf-16-le"), kind="text/html; charset=utf-16le")
+        + response(wide.encode("utf-16"), kind="text/html; charset=utf-8")
+    )
+    found, report = read_reported(source_of(path, "warc"))
+    assert len(found) == 4 and all("Café é." in text for text in found)
+    assert report.counts["responses_of_wrong_charset"] == 2
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_body_that_unpacks_without_bound_is_malformed(tmp_path: Path, encoding: str) -> None:
+    pack = {"gzip": gzip.compress, "deflate": zlib.compress}[encoding]
+    path = tmp_path / "a.warc"
+    path.write_bytes(
+        response(pack(bytes(200_000_000)), more=f"Content-Encoding: {encoding}\r\n")
+        + response(PAGE.encode())
+    )
+    found, report = read_reported(source_of(path, "warc", malformed="skip"))
+    assert len(found) == 1 and report.counts["malformed_skipped"] == 1
