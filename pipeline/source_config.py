@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import re
 from typing import ClassVar, Literal
@@ -14,12 +15,24 @@ Undecodable = Literal["fail", "replace", "skip"]
 Malformed = Literal["fail", "skip"]
 
 
-def _is_encoding(name: str) -> bool:
-    """Say whether Python has a codec of that name for text; it also has some for bytes."""
+_WHITE_SPACE = "\n \t\r\f\v"
+# Python's codecs for other ends than to store text: they raise, or read text as escapes.
+_NO_CHARSETS = ("idna", "mbcs", "oem", "punycode", "raw-unicode-escape", "undefined")
+
+
+def is_encoding(name: str) -> bool:
+    """Say whether Python has a codec of that name for text whose lines can be found in its bytes.
+
+    So white space has to take the same bytes everywhere, as it does but in UTF-7.
+    """
     try:
-        return "\n".encode(name).decode(name) == "\n"
-    except (LookupError, UnicodeError, ValueError):
+        if codecs.lookup(name).name in _NO_CHARSETS:
+            return False
+        encoded = [one.encode(name) for one in _WHITE_SPACE]
+        text = "".join(str(one, name) for one in encoded)
+    except (LookupError, ValueError):  # of which UnicodeError is one
         return False
+    return text == _WHITE_SPACE and len({len(one) for one in encoded}) == 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +66,8 @@ class SourceConfig:
     installed Python packages, one document a module."""
     path: Operational[str]
     """File, directory, glob, "@" and a list file (one path a line), or s3:// object, prefix or
-    glob. Below a directory every file is read, whatever its name, and links are followed; hidden
+    glob. Below a directory every file is read, whatever its name, and links are followed, but none
+    that leads to a folder or file twice; hidden
     and temporary ones (.*, _*, *~, *.tmp, *.part, *.crc, *.lock) are left out and counted. For
     python_docstrings: the pip lock file that names the packages to read after the standard
     library."""
@@ -67,7 +81,8 @@ class SourceConfig:
     """auto: UTF-8 unless a byte-order mark says UTF-16 or UTF-32; or any name that Python's codecs
     know."""
     undecodable: Identity[Undecodable] = "fail"
-    """Bytes that are no text: fail; replace: U+FFFD for them; skip: they vanish. Counted."""
+    """Bytes that are no text: fail; replace: U+FFFD for them; skip: they vanish. Counted. For warc
+    a page is such only if neither HTTP's charset nor its own nor UTF-8 fits it."""
     malformed: Identity[Malformed] = "fail"
     """Records without a text (no JSON object, a missing or null field, a broken WARC record):
     fail; skip: left out and counted."""
@@ -95,7 +110,7 @@ class SourceConfig:
         require(0.0 < self.weight <= 1000.0, f"{key}.weight", self.weight, "must be in (0, 1000]")
         require(self.text_field != "", f"{key}.text_field", "", "name the field of the text")
         remedy = 'name an encoding that Python knows, such as "cp1252", or leave it "auto"'
-        known = self.encoding == "auto" or _is_encoding(self.encoding)
+        known = self.encoding == "auto" or is_encoding(self.encoding)
         require(known, f"{key}.encoding", self.encoding, remedy)
         with_records = self.format in ("auto", "jsonl", "parquet", "arrow")
         remedy = f'format = "{self.format}" has no fields; leave it out'

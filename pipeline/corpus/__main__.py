@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 
+from pipeline.command_line import run_command
 from pipeline.config import load
 from pipeline.corpus import ReadReport, list_files, plan_splits, read_split
-from pipeline.errors import ClozelineError
 from pipeline.source_config import SourceConfig
 
 _SHOWN_DOCUMENTS = 3
@@ -30,20 +31,17 @@ def preview(source: SourceConfig, seed: int, split_bytes: int) -> None:
     print(json.dumps({source.name: {**totals, **report.as_dict()}}, ensure_ascii=False))
 
 
-def main() -> int:
+def main(argv: Sequence[str]) -> int:
     """Preview every source of the config that the command line names."""
-    if len(sys.argv) != 2:
-        print("usage: python -m pipeline.corpus RUN.toml", file=sys.stderr)
+    if len(argv) != 1:
+        print("usage: python -m pipeline.corpus RUN.toml [--debug]", file=sys.stderr)
         return 2
-    try:
-        config = load(sys.argv[1])
-        for source in config.documents.sources:
-            preview(source, config.seed, config.documents.split_bytes)
-    except ClozelineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    config = load(argv[0])
+    for source in config.documents.sources:
+        preview(source, config.seed, config.documents.split_bytes)
+    sys.stdout.flush()  # here a closed pipe can be answered for, at the interpreter's end it cannot
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main, sys.argv[1:]))

@@ -82,6 +82,26 @@ def choose_charset(encoding: str, head: bytes) -> Charset:
     return _charset(_UNORDERED.get(named, named), 0)
 
 
+def unmarked_encoding(head: bytes) -> str:
+    """Return the wide encoding that a file seems to be in by its NUL bytes, "" for none.
+
+    It begins with no byte-order mark. UTF-8 allows NUL bytes, so such a file would be read as one
+    whose every other character is a NUL.
+    """
+    nul = [[byte == 0 for byte in head[phase::4]] for phase in range(4)]
+    if len(head) < 8:
+        return ""
+    for name, empty, filled in (("utf-32-le", (2, 3), 0), ("utf-32-be", (0, 1), 3)):
+        if all(all(nul[phase]) for phase in empty) and not any(nul[filled]):
+            return name
+    even, odd = (sum(nul[phase]) + sum(nul[phase + 2]) for phase in range(2))
+    # Of other scripts than Latin only spaces and line ends have a NUL byte.
+    for name, here, there in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
+        if not there and here >= max(2, len(head) // 16):
+            return name
+    return ""
+
+
 @functools.lru_cache(maxsize=64)
 def _charset(name: str, mark_bytes: int) -> Charset:
     newline = "\n".encode(name)
@@ -134,6 +154,10 @@ class Decoder:
     charset: Charset
     policy: Undecodable
     report: ReadReport
+    remedy: str = (
+        "convert the file to UTF-8, set the source's `encoding`, or set `undecodable` to "
+        '"replace" or "skip"'
+    )
 
     def decode(self, data: Bytes, place: Callable[[int], str]) -> str:
         """Return the text of `data`; `place(n)` names where its byte n stands.
@@ -151,8 +175,7 @@ class Decoder:
         """Return the error for undecodable bytes under the policy "fail"."""
         name = self.charset.name.upper()
         return InputError(
-            f"{place}: not {name} (byte 0x{error.object[error.start]:02x}); convert the file to "
-            f'UTF-8, set the source\'s `encoding`, or set `undecodable` to "replace" or "skip"'
+            f"{place}: not {name} (byte 0x{error.object[error.start]:02x}); {self.remedy}"
         )
 
     def patch(self, error: UnicodeDecodeError, place: str) -> str:

@@ -27,6 +27,7 @@ _BZIP2_BLOCKS = (b"\x31\x41\x59\x26\x53\x59", b"\x17\x72\x45\x38\x50\x90")
 # A file may begin with a skippable frame (pzstd writes such): 0x184D2A50 to 0x184D2A5F.
 _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
 _READ_BYTES = 1 << 20
+_WINDOW_LOG = zstd.DecompressionParameter.window_log_max
 # Zero bytes may follow a stream: tapes pad gzip so, and xz allows it by its definition.
 _PADDED = ("gzip", "xz")
 
@@ -119,7 +120,9 @@ _DECODERS: dict[str, Callable[[], _Decoder]] = {
     "gzip": _GzipDecoder,
     "bz2": bz2.BZ2Decompressor,
     "xz": lambda: lzma.LZMADecompressor(format=lzma.FORMAT_XZ),
-    "zstd": zstd.ZstdDecompressor,
+    # The library's own limit is a window of 128 MiB; large dumps are often packed with the largest
+    # (--long=31), which then takes up to 2 GiB of memory to read.
+    "zstd": lambda: zstd.ZstdDecompressor(options={_WINDOW_LOG: _WINDOW_LOG.bounds()[1]}),
 }
 
 

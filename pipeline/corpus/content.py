@@ -5,11 +5,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, cast
 
 import pyarrow as pa
 
-from pipeline.corpus.charset import Bytes, Charset, Decoder, choose_charset
+from pipeline.corpus.charset import Bytes, Charset, Decoder, choose_charset, unmarked_encoding
 from pipeline.corpus.compression import (
     HEAD_BYTES,
     ByteStream,
@@ -36,7 +35,7 @@ class Content:
         self.report = report
         self.location = part.location
         self.compression = ""
-        raw = RawStream(part.location, part.start, part.end)
+        raw = RawStream(part.location, part.start, part.end, part.version)
         self._stream: ByteStream = raw
         try:
             if part.start == 0:  # no other range is ever compressed
@@ -62,8 +61,21 @@ class Content:
         self._stream.close()
 
     def charset(self) -> Charset:
-        """Return the charset of the file; a range within it is in UTF-8 or as configured."""
-        return choose_charset(self.source.encoding, self.head if self.part.start == 0 else b"")
+        """Return the charset of the file; a range within it is in UTF-8 or as configured.
+
+        Raises InputError for a file that seems to be in another, which it does not say.
+        """
+        head = self.head[:HEAD_BYTES] if self.part.start == 0 else b""
+        charset = choose_charset(self.source.encoding, head)
+        if self.source.encoding == "auto" and not charset.mark_bytes:
+            seeming = unmarked_encoding(head)
+            if seeming:
+                raise InputError(
+                    f"{self.where(0)}: seems to be {seeming.upper()} without a byte-order mark "
+                    f"(NUL bytes in places of its kind); set documents.sources[{self.source.name}]"
+                    f'.encoding to "{seeming}", or to "utf-8" if it is that all the same'
+                )
+        return charset
 
     def decoder(self) -> Decoder:
         """Return what makes text of the file's bytes by the source's policy."""
@@ -115,7 +127,7 @@ class Content:
         A compressed one is unpacked into a temporary file first, so that memory stays bounded.
         """
         if not self.compression:
-            with open_arrow(self.location, self.part.end) as file:
+            with open_arrow(self.location, self.part.end, self.part.version) as file:
                 yield file
             return
         with tempfile.TemporaryFile() as unpacked:
@@ -123,35 +135,3 @@ class Content:
                 unpacked.write(chunk)
             unpacked.seek(0)
             yield pa.PythonFile(unpacked, mode="r")
-
-    def file_object(self) -> IO[bytes]:
-        """Return the uncompressed bytes as a file that is read from front to back."""
-        return cast(IO[bytes], _ChunkFile(self.chunks()))
-
-
-class _ChunkFile:
-    """A file object over pieces of bytes, for libraries that read from one."""
-
-    closed = False
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._data = b""
-
-    def read(self, size: int = -1, /) -> bytes:
-        parts = [self._data]
-        have = len(self._data)
-        while size < 0 or have < size:
-            chunk = next(self._chunks, b"")
-            if not chunk:
-                break
-            parts.append(chunk)
-            have += len(chunk)
-        data = b"".join(parts)
-        if size < 0:
-            size = len(data)
-        self._data = data[size:]
-        return data[:size]
-
-    def close(self) -> None:
-        self._data = b""

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
 import stat
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from pipeline.corpus import docstrings
 from pipeline.corpus.compression import without_suffix
-from pipeline.corpus.left_out import is_kept
+from pipeline.corpus.local_files import list_local, read_list
 from pipeline.corpus.report import ReadReport
-from pipeline.corpus.s3 import Located, list_objects, locate_object
-from pipeline.corpus.streams import is_s3
+from pipeline.corpus.s3 import Located, list_objects
+from pipeline.corpus.streams import is_s3, local_version
 from pipeline.errors import InputError
 from pipeline.keyed_random import derive_key
 from pipeline.source_config import SourceConfig
@@ -33,6 +32,9 @@ class InputFile:
     bytes: int
     checksum: str
     """SHA-256 of a local file's bytes; "etag:" and the ETag of an S3 object, which is not read."""
+    version: str
+    """What shows whether the file was changed since: a local file's time of modification (ns) and
+    size, an S3 object's checksum."""
 
 
 def list_files(
@@ -49,11 +51,11 @@ def list_files(
     if source.format == "python_docstrings":
         located = [Located(place, name) for place, name in docstrings.list_modules(source.path)]
     elif source.path.startswith("@"):
-        located = _listed(source)
+        located = read_list(source)
     elif is_s3(source.path):
         located = list_objects(source, report)
     else:
-        located = _local(source, report)
+        located = list_local(source, report)
     named = _named(located)
     if not named:
         raise InputError(
@@ -108,107 +110,27 @@ def _is_utf8(name: str) -> bool:
 
 
 def _input_file(source: SourceConfig, path: str, one: Located) -> InputFile:
-    size, checksum = (one.bytes, one.checksum) if one.checksum else _digest(one.location)
-    return InputFile(source.name, one.location, path, size, checksum)
+    if one.checksum:
+        return InputFile(source.name, one.location, path, one.bytes, one.checksum, one.checksum)
+    size, checksum, version = _digest(one.location)
+    return InputFile(source.name, one.location, path, size, checksum, version)
 
 
-def _local(source: SourceConfig, report: ReadReport) -> list[Located]:
-    root = Path(source.path).expanduser()
-    if root.is_dir():
-        found = _walk(root, report)
-    elif root.exists():
-        found, root = [root], root.parent
-    else:
-        found, root = _glob(root, report)
-        if not found:
-            raise InputError(
-                f"documents.sources[{source.name}].path = {source.path}: no such file or "
-                "directory, and no file matches it as a glob; correct the path"
-            )
-    return [Located(str(path.absolute()), path.relative_to(root).as_posix()) for path in found]
-
-
-def _glob(pattern: Path, report: ReadReport) -> tuple[list[Path], Path]:
-    """Return the files that match, and the folder before the first part with a wildcard."""
-    first = next(
-        (number for number, part in enumerate(pattern.parts) if glob.has_magic(part)),
-        len(pattern.parts) - 1,
-    )
-    root = Path(*pattern.parts[:first])
-    wildcards = pattern.parts[first:]
-    names = glob.glob(str(pattern), recursive=True, include_hidden=True)
-    found = [path for name in names if (path := Path(name)).is_file()]
-    found = [
-        path
-        for path in dict.fromkeys(found)
-        if is_kept(path.relative_to(root).parts, str(path), wildcards, report)
-    ]
-    return found, root
-
-
-def _walk(root: Path, report: ReadReport) -> list[Path]:
-    """Return every file below a directory but hidden and temporary ones; links are followed."""
-
-    def refuse(error: OSError) -> None:
-        raise InputError(
-            f"{error.filename}: cannot list: {error.strerror}; give this user the right to read "
-            "the folder or take it out of the source"
-        ) from None
-
-    found: list[Path] = []
-    seen: dict[str, str] = {}
-    for folder, folders, files in os.walk(root, followlinks=True, onerror=refuse):
-        place = os.path.realpath(folder)
-        if place in seen:
-            raise InputError(
-                f"{folder}: leads to {place}, which {seen[place]} is already; remove the link, its "
-                "documents would be read twice or without end"
-            )
-        seen[place] = folder
-        folders[:] = [
-            one for one in sorted(folders) if is_kept([one], f"{folder}/{one}", (), report)
-        ]
-        found += [
-            Path(folder, one)
-            for one in sorted(files)
-            if is_kept([one], f"{folder}/{one}", (), report)
-        ]
-    return found
-
-
-def _listed(source: SourceConfig) -> list[Located]:
-    """Return the files that a list file names, one a line, relative to the list."""
-    path = Path(source.path[1:]).expanduser()
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path}: cannot read the list of files: {error}; name a UTF-8 file of paths, one a "
-            "line"
-        ) from None
-    located = []
-    for number, line in enumerate(lines, 1):
-        name = line.removesuffix("\r")
-        if not name.strip():
-            continue
-        if is_s3(name):
-            located.append(locate_object(name, f"{path}: line {number}"))
-            continue
-        place = (path.parent / Path(name).expanduser()).absolute()
-        if not place.exists():
-            raise InputError(f"{path}: line {number}: {name}: no such file; correct the list")
-        # The name as it is written, since listed files need not share a folder.
-        located.append(Located(str(place), PurePosixPath(name).as_posix()))
-    return located
-
-
-def _digest(location: str) -> tuple[int, str]:
+def _digest(location: str) -> tuple[int, str, str]:
+    """Return a file's size, SHA-256 and version."""
     try:
         if not stat.S_ISREG(Path(location).stat().st_mode):  # opening a pipe would wait for ever
             raise InputError(f"{location}: not a regular file; take it out of the source")
         with open(location, "rb") as file:
+            version = local_version(os.fstat(file.fileno()))
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return file.tell(), digest
+            size = file.tell()
+        if local_version(Path(location).stat()) != version:
+            raise InputError(
+                f"{location}: changes while it is read, at byte offset {size} or before; run the "
+                "command again when it is written, or take it out of the source"
+            )
+        return size, digest, version
     except OSError as error:
         raise InputError(
             f"{location}: cannot read: {error.strerror}; give this user the right to read it "

@@ -89,6 +89,8 @@ def _document(
         if data.isspace():
             return None
         record = orjson.loads(data)
+        if source.id_field and isinstance(nested_field(record, source.id_field), float):
+            raise ValueError("a whole number beyond 64 bits would be one, too")
     except ValueError:
         # orjson is twice as fast, and stricter; what it refuses is judged by Python's own parser,
         # which takes lone surrogates, and by the source's policies.

@@ -14,6 +14,7 @@ from pipeline.corpus.report import RawDocument
 from pipeline.corpus.wikitext import HIDDEN_NAMESPACES, plain_text
 from pipeline.errors import InputError
 
+_ROOT = "mediawiki"
 _ARTICLES = "0"
 _FILE_AND_CATEGORY = ("6", "14")
 _FIELDS = ("title", "ns", "text")
@@ -23,7 +24,7 @@ def read_mediawiki(content: Content) -> Iterator[RawDocument]:
     """Yield the text of every page of namespace 0 that is no redirect.
 
     A page's place is its number in the dump, from 0, pages that are left out included; of several
-    revisions the last counts. Raises InputError for what is no well-formed XML.
+    revisions the last counts. Raises InputError for what is no well-formed XML or no dump.
     """
     decoder = content.decoder()
     charset = decoder.charset
@@ -35,6 +36,12 @@ def read_mediawiki(content: Content) -> Iterator[RawDocument]:
         ):
             # An empty piece comes last; then the parser checks that the document is whole.
             dump.feed(text)
+            if dump.root not in ("", _ROOT):
+                raise InputError(
+                    f"{content.location}: line {dump.root_line}: its root element is "
+                    f"<{dump.root[:60]}>, that of a MediaWiki dump is <{_ROOT}>; take the file out "
+                    "of the source, or convert it to text"
+                )
             for page in dump.take_pages():
                 reason = _reason_to_skip(page)
                 if reason:
@@ -95,6 +102,8 @@ class _Dump:
         self._pages: list[_Page] = []
         self._parts: list[str] | None = None
         self._names_file_or_category = False
+        self.root = ""
+        self.root_line = 0
         self.hidden_namespaces = set(HIDDEN_NAMESPACES)
 
     def feed(self, text: str) -> None:
@@ -108,6 +117,8 @@ class _Dump:
         return pages
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
+        if not self.root:
+            self.root, self.root_line = name, self._parser.CurrentLineNumber
         if name == "page":
             self._page = _Page()
         elif name == "redirect" and self._page is not None:

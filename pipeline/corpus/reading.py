@@ -12,7 +12,7 @@ from pipeline.corpus.lines import read_jsonl, read_lines
 from pipeline.corpus.mediawiki import read_mediawiki
 from pipeline.corpus.report import RawDocument, ReadReport
 from pipeline.corpus.splits import FileRange, Split
-from pipeline.corpus.streams import first_bytes
+from pipeline.corpus.streams import check_version, first_bytes
 from pipeline.corpus.tables import read_arrow, read_parquet
 from pipeline.corpus.text import read_text
 from pipeline.corpus.warc import read_warc, read_wet
@@ -53,6 +53,7 @@ def _counted(report: ReadReport, document: RawDocument) -> RawDocument:
 
 
 def _read_module(part: FileRange) -> Iterator[RawDocument]:
+    check_version(part.location, None, part.end, part.version)
     text = docstrings.read_module(part.location)
     yield RawDocument(part.path, 0, text or "", "not_parsable" if text is None else "")
 
@@ -65,7 +66,7 @@ def _read_range(source: SourceConfig, part: FileRange, report: ReadReport) -> It
             return
         head = content.head
         if source.format == "auto" and part.start:  # then the file is plain
-            head = first_bytes(part.location, part.end)
+            head = first_bytes(part.location, part.end, part.version)
         kind = choose_format(source, part.location, part.path, head)
         yield from _READERS[kind](content)
     finally:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import glob
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.corpus.left_out import is_kept
+from pipeline.corpus.path_pattern import matches
 from pipeline.corpus.report import ReadReport
-from pipeline.corpus.streams import S3_SCHEME
+from pipeline.corpus.streams import S3_SCHEME, object_version
 from pipeline.errors import InputError
 from pipeline.source_config import SourceConfig
 
@@ -43,10 +43,10 @@ def list_objects(source: SourceConfig, report: ReadReport) -> list[Located]:
             if found:
                 return [found]
         root = "".join(f"{part}/" for part in parts[:first])
-        wanted = _pattern(parts[first:])
         located = []
         for one in _below(client, bucket, root):
-            if wanted and not wanted.fullmatch(one.path):
+            # A prefix takes all below it.
+            if parts[first:] and not matches(one.path.split("/"), parts[first:]):
                 continue
             if is_kept(one.path.split("/"), one.location, parts[first:], report):
                 located.append(one)
@@ -94,10 +94,6 @@ def _explained(uri: str) -> Iterator[None]:
         ) from None
 
 
-def _checksum(etag: str) -> str:
-    return "etag:" + etag.strip('"')
-
-
 def _head(client: Any, bucket: str, key: str, path: str) -> Located | None:
     from botocore.exceptions import ClientError
 
@@ -111,7 +107,7 @@ def _head(client: Any, bucket: str, key: str, path: str) -> Located | None:
     if answer.get("ContentType") == "httpd/unix-directory":
         return None
     location = f"{S3_SCHEME}{bucket}/{key}"
-    return Located(location, path, answer["ContentLength"], _checksum(answer["ETag"]))
+    return Located(location, path, answer["ContentLength"], object_version(answer["ETag"]))
 
 
 def _below(client: Any, bucket: str, root: str) -> Iterator[Located]:
@@ -122,41 +118,4 @@ def _below(client: Any, bucket: str, root: str) -> Iterator[Located]:
             if key.endswith("/"):  # a folder's marker
                 continue
             location = f"{S3_SCHEME}{bucket}/{key}"
-            yield Located(location, key[len(root) :], item["Size"], _checksum(item["ETag"]))
-
-
-def _pattern(parts: list[str]) -> re.Pattern[str] | None:
-    """Return what the path below the root has to match; None for a prefix, which takes all.
-
-    As for local files: a wildcard stays within a folder, "**" alone stands for any folders.
-    """
-    if not parts:
-        return None
-    result = ""
-    for number, part in enumerate(parts):
-        last = number == len(parts) - 1
-        if part == "**":
-            result += ".*" if last else "(?:[^/]+/)*"
-        else:
-            result += _part_pattern(part) + ("" if last else "/")
-    return re.compile(result, re.DOTALL)
-
-
-def _part_pattern(part: str) -> str:
-    result, position = "", 0
-    while position < len(part):
-        mark = part[position]
-        position += 1
-        end = part.find("]", position + 1) if mark == "[" else -1
-        if mark == "*":
-            result += "[^/]*"
-        elif mark == "?":
-            result += "[^/]"
-        elif end > 0:
-            inner = part[position:end].replace("\\", r"\\")
-            inner = "^" + inner[1:] if inner[0] == "!" else inner.replace("^", r"\^")
-            result += f"[{inner}]"
-            position = end + 1
-        else:
-            result += re.escape(mark)
-    return result
+            yield Located(location, key[len(root) :], item["Size"], object_version(item["ETag"]))

@@ -24,6 +24,8 @@ class FileRange:
     path: str
     start: int
     end: int
+    version: str = ""
+    """Of the file when it was listed; a file that is opened with another one was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +66,23 @@ def plan_splits(source: SourceConfig, files: Sequence[InputFile], split_bytes: i
 def _ranges(source: SourceConfig, file: InputFile, split_bytes: int) -> Iterator[FileRange]:
     start = 0
     for end in _cuts(source, file, split_bytes) if file.bytes > split_bytes else ():
-        yield FileRange(file.location, file.path, start, end)
+        yield FileRange(file.location, file.path, start, end, file.version)
         start = end
     if start < file.bytes:
-        yield FileRange(file.location, file.path, start, file.bytes)
+        yield FileRange(file.location, file.path, start, file.bytes, file.version)
 
 
 def _cuts(source: SourceConfig, file: InputFile, split_bytes: int) -> Iterator[int]:
     """Yield where a large file may be cut, in order, about every `split_bytes`."""
     if source.format not in ("auto", "parquet", *DIVISIBLE):
         return
-    head = first_bytes(file.location, file.bytes)
+    head = first_bytes(file.location, file.bytes, file.version)
     if choose_compression(file.location, head):
         return
     kind = choose_format(source, file.location, file.path, head)
     start = 0
     if kind == "parquet":
-        with open_arrow(file.location, file.bytes) as opened:
+        with open_arrow(file.location, file.bytes, file.version) as opened:
             starts = row_group_starts(opened, file.location)
         for place in starts[1:]:
             if place - start >= split_bytes:
@@ -99,7 +101,7 @@ def _cuts(source: SourceConfig, file: InputFile, split_bytes: int) -> Iterator[i
 def _next_document(kind: str, charset: Charset, file: InputFile, offset: int) -> int:
     """Return where the first document at or after `offset` starts; the file's size if none."""
     # One byte back: a boundary may end exactly at `offset`.
-    stream = RawStream(file.location, offset - 1, file.bytes)
+    stream = RawStream(file.location, offset - 1, file.bytes, file.version)
     try:
         if kind == "text":
             return _after_blank_lines(stream, charset, offset - 1)

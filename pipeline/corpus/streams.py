@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
@@ -23,9 +24,12 @@ def is_s3(location: str) -> bool:
 
 
 class RawStream:
-    """The stored bytes [start, end) of a file; InputError if it is gone or ends before `end`."""
+    """The stored bytes [start, end) of a file.
 
-    def __init__(self, location: str, start: int, end: int) -> None:
+    Raises InputError if it is gone, is not `version` (empty: any), or ends before `end`.
+    """
+
+    def __init__(self, location: str, start: int, end: int, version: str) -> None:
         self.location = location
         self._position = start
         self._end = end
@@ -36,6 +40,11 @@ class RawStream:
                 self._file.seek(start)
         except OSError as error:
             raise cannot_read(location, error) from None
+        try:
+            check_version(location, self._file, end, version)
+        except BaseException:
+            self._file.close()
+            raise
 
     def read(self, size: int, /) -> bytes:
         """Return at most `size` bytes, b"" at the end only."""
@@ -69,9 +78,9 @@ class RawStream:
         self._file.close()
 
 
-def first_bytes(location: str, size: int) -> bytes:
+def first_bytes(location: str, size: int, version: str) -> bytes:
     """Return the stored bytes that a file of `size` bytes begins with, 64 at most."""
-    stream = RawStream(location, 0, size)
+    stream = RawStream(location, 0, size, version)
     try:
         return stream.peek(HEAD_BYTES)
     finally:
@@ -85,18 +94,53 @@ def open_seekable(location: str) -> Any:
     return open(location, "rb", buffering=0)
 
 
-def open_arrow(location: str, size: int) -> pa.NativeFile:
-    """Open a whole file for Arrow's readers; InputError if it is gone or not `size` bytes long."""
+def open_arrow(location: str, end: int, version: str) -> pa.NativeFile:
+    """Open a whole file for Arrow's readers; InputError as for a RawStream up to `end`."""
     try:
         if is_s3(location):
             file = s3_filesystem().open_input_file(location.removeprefix(S3_SCHEME))
         else:
             file = pa.OSFile(location)
-        if file.size() < size:
-            raise cut_short(location, file.size(), size)
-        return file
     except OSError as error:
         raise cannot_read(location, error) from None
+    try:
+        check_version(location, file, end, version)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def local_version(status: os.stat_result) -> str:
+    """Return what tells a file from one of other bytes without reading it: its time and size."""
+    return f"{status.st_mtime_ns}:{status.st_size}"
+
+
+def object_version(etag: str) -> str:
+    """Return what tells an S3 object from one of other bytes: "etag:" and its ETag."""
+    return "etag:" + etag.strip('"')
+
+
+def check_version(location: str, file: Any, end: int, version: str) -> None:
+    """Raise InputError if the file that was opened is not the one that was listed."""
+    try:
+        if is_s3(location):
+            size = file.size()
+            found = object_version(file.metadata()["ETag"].decode())
+        else:
+            # By name, after it was opened: whether it was replaced before or since, it shows.
+            status = Path(location).stat()
+            size, found = status.st_size, local_version(status)
+    except OSError as error:
+        raise cannot_read(location, error) from None
+    if size < end:
+        raise cut_short(location, size, end)
+    if version and found != version:
+        raise InputError(
+            f"{location}: changed since the job was planned (byte offset 0 to {size}: it is "
+            f"{found}, and was {version}); leave it as it is while a job runs, and run the command "
+            "again. Copies of it on several machines need the same time of modification (cp -p)"
+        )
 
 
 def cannot_read(location: str, error: Exception) -> InputError:

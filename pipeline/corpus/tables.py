@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from pipeline.corpus.charset import Decoder, choose_charset
 from pipeline.corpus.content import Content
 from pipeline.corpus.fields import Identifiers
+from pipeline.corpus.ipc_streams import ipc_streams
 from pipeline.corpus.parquet_groups import open_parquet, row_group_starts
 from pipeline.corpus.report import RawDocument
 from pipeline.errors import InputError
@@ -50,8 +51,10 @@ def read_arrow(content: Content) -> Iterator[RawDocument]:
         with content.seekable() as file:
             yield from reader.documents(_explained(_ipc_file(file, content), content, "Arrow"), 0)
         return
-    file = pa.PythonFile(content.file_object(), mode="r")
-    yield from reader.documents(_explained(_ipc_stream(file), content, "Arrow"), 0)
+    row = 0
+    for batches in ipc_streams(content):
+        yield from reader.documents(batches, row)
+        row = reader.next_row
 
 
 def _ipc_file(file: pa.NativeFile, content: Content) -> Iterator[pa.RecordBatch]:
@@ -62,10 +65,6 @@ def _ipc_file(file: pa.NativeFile, content: Content) -> Iterator[pa.RecordBatch]
     opened = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields))
     for number in range(opened.num_record_batches):
         yield opened.get_batch(number)
-
-
-def _ipc_stream(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
-    yield from pa.ipc.open_stream(file)
 
 
 def _explained(
@@ -90,7 +89,7 @@ def _column_paths(content: Content, schema: pa.Schema) -> list[str]:
     for key, name in zip(("text_field", "id_field"), names, strict=False):
         kind = _type_at(schema, name)
         text = kind is not None and _is_text(kind)
-        if not text and not (key == "id_field" and kind is not None and pa.types.is_integer(kind)):
+        if not text and not (key == "id_field" and kind is not None and _is_integer(kind)):
             found = f"is {kind}, no text" if kind is not None else "is not there"
             raise InputError(
                 f'{content.location}: column "{name}" {found} (columns: '
@@ -111,18 +110,27 @@ def _type_at(schema: pa.Schema, name: str) -> pa.DataType | None:
     return kind
 
 
+def _is_integer(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(_value_type(kind)))
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
 def _is_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+    kind = _value_type(kind)
     checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     return any(check(kind) for check in checks)
 
 
 def _values(batch: pa.RecordBatch, name: str) -> pa.Array:
     if name in batch.schema.names:
-        return batch.column(name)
-    first, *others = name.split(".")
-    return pc.struct_field(batch.column(first), others)
+        values = batch.column(name)
+    else:
+        first, *others = name.split(".")
+        values = pc.struct_field(batch.column(first), others)
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 class _Rows:
@@ -134,6 +142,7 @@ class _Rows:
             choose_charset("utf-8", b""), content.source.undecodable, content.report
         )
         self._identifiers = Identifiers(content)
+        self.next_row = 0
 
     def documents(self, batches: Iterator[pa.RecordBatch], row: int) -> Iterator[RawDocument]:
         """Yield the documents of batches whose first row is row `row` of the file."""
@@ -145,6 +154,7 @@ class _Rows:
             for start, piece in _pieces(batch):
                 yield from self._piece(piece, row + start)
             row += batch.num_rows
+        self.next_row = row
 
     def _piece(self, batch: pa.RecordBatch, row: int) -> Iterator[RawDocument]:
         source = self._content.source

@@ -6,26 +6,23 @@ reading goes on behind a broken one; what HTTP wrapped around a page is warcio's
 
 from __future__ import annotations
 
-import io
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.corpus.charset import Decoder, choose_charset, is_blank
 from pipeline.corpus.content import Content
+from pipeline.corpus.http_page import read_page
 from pipeline.corpus.main_text import main_text
 from pipeline.corpus.report import RawDocument
 
 _MOST_HEADER_BYTES = 1 << 20
+# No page or text is as large; a record is held as a whole, so a wrong length costs this at most.
+_MOST_RECORD_BYTES = 1 << 27
 _START = re.compile(rb"WARC/[0-9]\.[0-9]+[ \t]*\r?\n")
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
-_RESPONSE_HEAD = (
-    b"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://localhost/\r\n"
-    b"Content-Type: application/http; msgtype=response\r\nContent-Length: %d\r\n\r\n"
-)
+_LENGTH = re.compile("[0-9]{1,18}")
 _BLANK = re.compile(rb"[\r\n]+")
-_HTML = ("text/html", "application/xhtml+xml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,10 @@ def read_warc(content: Content) -> Iterator[RawDocument]:
     for record in _records(content):
         if not _is_wanted(record, "response", content):
             continue
-        page = _page(record, content)
+        if not record.headers.get("content-type", "").lower().startswith("application/http"):
+            content.report.counts["responses_not_http"] += 1
+            continue
+        page = read_page(record.raw[record.block :], record.offset, content)
         text = main_text(page) if page is not None else None
         if text is not None and not is_blank(text):
             yield RawDocument(content.part.path, record.offset, text)
@@ -72,52 +72,6 @@ def _is_wanted(record: _Record, kind: str, content: Content) -> bool:
         return True
     content.report.counts[f"records_of_type_{found or 'none'}"] += 1
     return False
-
-
-def _page(record: _Record, content: Content) -> bytes | str | None:
-    """Return the HTML of a response, decoded where HTTP names its charset; None if it is none."""
-    from warcio.archiveiterator import ArchiveIterator  # other formats need not pay for it
-    from warcio.exceptions import ArchiveLoadFailed
-    from warcio.statusandheaders import StatusAndHeadersParserException
-
-    place = content.where(record.offset)
-    if not record.headers.get("content-type", "").lower().startswith("application/http"):
-        content.report.counts["responses_not_http"] += 1
-        return None
-    try:
-        block = record.raw[record.block :]
-        # A header of our own: warcio fails where one that it looks at is missing.
-        head = _RESPONSE_HEAD % len(block)
-        parsed = next(iter(ArchiveIterator(io.BytesIO(head + block + b"\r\n\r\n"))))
-        http = parsed.http_headers
-        if http is None:
-            raise ValueError("no HTTP headers")
-        kind, _, options = http.get_header("Content-Type", "").partition(";")
-        if http.get_statuscode() != "200":
-            content.report.counts["responses_not_200"] += 1
-            return None
-        if kind.strip().lower() not in _HTML:
-            content.report.counts["responses_not_html"] += 1
-            return None
-        body = bytes(parsed.content_stream().read())
-    except (
-        ArchiveLoadFailed,
-        StatusAndHeadersParserException,
-        StopIteration,
-        ValueError,
-        OSError,
-        EOFError,
-        zlib.error,
-    ) as error:
-        content.malformed(place, f"broken HTTP response: {error}", "repair the file")
-        return None
-    charset = re.search(r"charset=[\"']?([A-Za-z0-9_.:-]+)", options, re.IGNORECASE)
-    if charset:
-        try:
-            return body.decode(charset[1], "replace")
-        except LookupError:  # a charset that nobody knows: the page's own words have to do
-            pass
-    return body
 
 
 def _records(content: Content) -> Iterator[_Record]:
@@ -137,18 +91,17 @@ def _records(content: Content) -> Iterator[_Record]:
         if start and end:
             headers = _headers(bytes(window.data[start.end() : end.start()]))
             digits = headers.get("content-length", "")
-            length = int(digits) if digits.isascii() and digits.isdigit() else None
+            length = int(digits) if _LENGTH.fullmatch(digits) else None
         if length is None or end is None:
             content.malformed(place, "not a WARC record with a Content-Length", remedy)
             window.drop(1)
             window.drop_until(_START)
             continue
-        total = end.end() + length
         block = end.end()
-        if not window.fill(total):
-            content.malformed(
-                place, f"the WARC record ends {total - len(window.data)} bytes early", remedy
-            )
+        total = block + length
+        reason = window.why_not(total)
+        if reason:
+            content.malformed(place, reason, remedy)
             window.drop(1)
             window.drop_until(_START)
             continue
@@ -178,6 +131,7 @@ class _Window:
         self._chunks = content.chunks()
         self.data = bytearray()
         self.offset = content.part.start
+        self._end = None if content.compression else content.part.end
 
     def fill(self, size: int) -> bool:
         """Have at least `size` bytes; False if the file has fewer left."""
@@ -187,6 +141,18 @@ class _Window:
                 return False
             self.data += chunk
         return True
+
+    def why_not(self, size: int) -> str:
+        """Have a record of `size` bytes; else say what is wrong with one of that size."""
+        follow = self._end - self.offset if self._end is not None else None
+        # Before anything is read: a length may be wrong by as much as the file is long.
+        if follow is not None and size > follow:
+            return f"the WARC record ends {size - follow} bytes early"
+        if size > _MOST_RECORD_BYTES:
+            return f"a WARC record of {size} bytes, more than the {_MOST_RECORD_BYTES} it may have"
+        if not self.fill(size):
+            return f"the WARC record ends {size - len(self.data)} bytes early"
+        return ""
 
     def find(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
         """Return the first match within what may be a record's header."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
@@ -229,7 +229,7 @@ class Passes:
 
 
 def _split_row(split: corpus.Split) -> dict[str, Any]:
-    ranges = [[part.location, part.path, part.start, part.end] for part in split.ranges]
+    ranges = [list(astuple(part)) for part in split.ranges]
     return {
         "marker": f"split/{split.number:06d}",
         "number": split.number,

@@ -151,3 +151,40 @@ def test_the_offset_of_a_bad_byte_is_that_in_the_file(tmp_path: Path, split_byte
     path.write_bytes(b"good\n\nmore\n\ncaf\xe9 au lait\n")
     with pytest.raises(InputError, match=r"byte offset 15: not UTF-8 \(byte 0xe9\)"):
         read_all(source_of(path), split_bytes)
+
+
+UNMARKED = ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"]
+
+
+@pytest.mark.parametrize("encoding", UNMARKED)
+@pytest.mark.parametrize("kind", ["text", "lines", "file", "jsonl", "mediawiki"])
+@pytest.mark.parametrize("text", ["First document.\n\nSecond.", "Първи документ е тук.\n"])
+def test_a_wide_encoding_without_a_mark_is_named_not_read_with_nuls(
+    tmp_path: Path, encoding: str, kind: str, text: str
+) -> None:
+    path = tmp_path / "a"
+    if kind == "jsonl":
+        text = '{"text": "x"}\n'
+    if kind == "mediawiki":
+        text = "<mediawiki><page><ns>0</ns><text>x</text></page></mediawiki>"
+    path.write_bytes(text.encode(encoding))
+    message = failure(source_of(path, kind))
+    assert f"{path}: byte offset 0: seems to be {encoding.upper()} without a byte-order" in message
+    assert f'documents.sources[s].encoding to "{encoding}"' in message
+    assert read_all(source_of(path, kind, encoding=encoding))
+
+
+@pytest.mark.parametrize(
+    "data", [b"a\0b", b"text\0 of\0\0 one \0 document", b"\0\0\0\0a", b"a\n" * 9]
+)
+def test_text_with_stray_nul_bytes_is_no_wide_encoding(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a").write_bytes(data)
+    assert read_all(source_of(tmp_path / "a", "file")) == [("a", 0, data.decode())]
+
+
+@pytest.mark.parametrize(
+    "encoding", ["idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape", "utf-7"]
+)
+def test_a_codec_that_stores_no_text_is_no_encoding(encoding: str) -> None:
+    with pytest.raises(ConfigError, match=rf'encoding = "?{encoding}"?: name an encoding'):
+        source_of("a", encoding=encoding)

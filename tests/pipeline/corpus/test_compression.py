@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from backports import zstd as zstd_module
 
 from pipeline import corpus
 from pipeline.corpus import list_files
@@ -155,3 +156,15 @@ def test_a_member_that_unpacks_to_much_more_is_read_in_pieces(tmp_path: Path) ->
     assert read_all(source_of(path)) == [("a.txt", 50_000_000, "x")]
     stream = DecompressedStream(io.BytesIO(path.read_bytes()), "zstd", "a.txt.zst")
     assert max(len(piece) for piece in iter(lambda: stream.read(1000), b"")) == 1000
+
+
+@pytest.mark.parametrize("window_log", [27, 28, 31])
+def test_zstd_frames_of_the_largest_windows_are_read(tmp_path: Path, window_log: int) -> None:
+    options = {
+        zstd_module.CompressionParameter.window_log: window_log,
+        zstd_module.CompressionParameter.enable_long_distance_matching: 1,
+    }
+    packer = zstd_module.ZstdCompressor(options=options)
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(packer.compress(b"one\n\ntwo\n") + packer.flush())
+    assert read_all(source_of(path)) == [("a.txt", 0, "one"), ("a.txt", 5, "two\n")]

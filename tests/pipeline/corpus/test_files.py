@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.corpus import ReadReport, list_files, plan_splits, read_split
@@ -216,8 +220,15 @@ def test_what_is_wrong_with_a_list_is_named_with_its_line(tmp_path: Path) -> Non
     listed.write_text("a.txt\nabsent.txt\n")
     message = failure(source_of(f"@{listed}"))
     assert f"{listed}: line 2: absent.txt: no such file; correct the list" in message
-    listed.write_text("a.txt\n./a.txt\n")
-    assert "same name as" in failure(source_of(f"@{listed}"))
+    (tmp_path / "x").mkdir()
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    for again in ("a.txt", "./a.txt", f"{tmp_path}/x/../a.txt", "link.txt"):
+        listed.write_text(f"\na.txt\n\n{again}\n")
+        message = failure(source_of(f"@{listed}"))
+        assert f"{listed}: line 4: {again}: the same file as on line 2; remove" in message
+    for name in ("a" * 5000, "nul\0", "~nosuchuser/a.txt"):
+        listed.write_text(f"a.txt\n{name}\n")
+        assert f"{listed}: line 2: {name[:200]}: " in failure(source_of(f"@{listed}"))
     listed.write_bytes(b"caf\xe9.txt\n")
     assert f"{listed}: cannot read the list of files" in failure(source_of(f"@{listed}"))
     assert "cannot read the list of files" in failure(source_of(f"@{tmp_path}/absent.lst"))
@@ -244,3 +255,101 @@ def test_a_files_name_tells_its_format_where_its_bytes_do_not(tmp_path: Path) ->
     message = failure(source_of(tmp_path, "auto"))
     assert f"{tmp_path}/d.data: neither its name nor its first bytes say" in message
     assert "set documents.sources[s].format" in message
+
+
+def rows(count: int, word: str) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"text": [word] * count}), sink, row_group_size=5)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"Old text.\n\nTwo.\n", b"New TEXT.\n\nTwo.\n"),
+        (b"Old text.\n\nTwo.\n", b"Old text.\n\nTwo.\n\nThree.\n"),
+        (gzip.compress(b"Old text."), gzip.compress(b"Old text. And more.")),
+        (rows(10, "old"), rows(1000, "new")),
+        (rows(10, "old"), rows(10, "new")),
+    ],
+)
+def test_a_file_changed_after_the_listing_is_named(
+    tmp_path: Path, before: bytes, after: bytes
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(before)
+    os.utime(path, (1, 1))  # file systems keep time in steps of milliseconds
+    source = source_of(path, "parquet" if before.startswith(b"PAR1") else "text")
+    files = list_files(source, 0)
+    splits = plan_splits(source, files, 8)
+    path.write_bytes(after)
+    expected = rf"{re.escape(str(path))}: changed since the job was planned"
+    for split in splits:
+        with pytest.raises(InputError, match=expected):
+            list(read_split(source, split, ReadReport()))
+    with pytest.raises(InputError, match=expected):
+        plan_splits(source, files, 8)
+    # The same bytes at another time may have been others in between.
+    path.write_bytes(before)
+    with pytest.raises(InputError, match=expected):
+        list(read_split(source, splits[0], ReadReport()))
+
+
+@pytest.mark.parametrize("pattern", ["", "**", "**/*.txt", "d*/**"])
+def test_links_that_lead_round_or_to_a_folder_twice_are_refused(
+    tmp_path: Path, pattern: str
+) -> None:
+    write_files(tmp_path, "root/deep/a.txt", "elsewhere/b.txt")
+    root = tmp_path / "root"
+    source = source_of(root / pattern if pattern else root)
+    assert len(names_of(source)) == 1
+    link = root / "deep/link"
+    link.symlink_to(root / "deep")  # round
+    assert f"{link}: leads to {root}/deep, which {root}/deep is already" in failure(source)
+    link.unlink()
+    for target in ("one", "two"):
+        (root / "deep" / target).symlink_to(tmp_path / "elsewhere")
+    assert f"{root}/deep/two: leads to {tmp_path}/elsewhere, which" in failure(source)
+    (root / "deep/two").unlink()
+    assert len(names_of(source)) == 2
+
+
+@pytest.mark.parametrize("pattern", ["", "*", "*.txt", "**/*.txt"])
+def test_a_file_that_links_lead_to_twice_is_refused(tmp_path: Path, pattern: str) -> None:
+    write_files(tmp_path, "a.txt", "b.txt")
+    source = source_of(tmp_path / pattern if pattern else tmp_path)
+    (tmp_path / "0.txt").symlink_to("b.txt")
+    message = failure(source)
+    assert f"{tmp_path}/0.txt: leads to {tmp_path}/b.txt, which {tmp_path}/b.txt does" in message
+    assert "its documents would be read twice" in message
+
+
+@pytest.mark.parametrize("pattern", ["", "*", "*.txt", "**/*.txt", "broken.txt"])
+def test_broken_links_and_pipes_are_refused(tmp_path: Path, pattern: str) -> None:
+    write_files(tmp_path, "a.txt")
+    source = source_of(tmp_path / pattern if pattern else tmp_path)
+    (tmp_path / "broken.txt").symlink_to("absent")
+    assert f"{tmp_path}/broken.txt: cannot read: No such file" in failure(source)
+    (tmp_path / "broken.txt").unlink()
+    os.mkfifo(tmp_path / "broken.txt")
+    assert f"{tmp_path}/broken.txt: not a regular file; take it out" in failure(source)
+
+
+def test_a_pattern_matches_as_a_shell_does(tmp_path: Path) -> None:
+    names = ["a.txt", "d/b.txt", "d/e/c.txt", "d/e/[x].md", "f/.h/g.txt", "f/_t/i.txt"]
+    write_files(tmp_path, *names)
+    report = ReadReport()
+    assert [one.path for one in list_files(source_of(tmp_path / "**/*.txt"), 0, report)] == names[
+        :3
+    ]
+    assert report.counts == {"hidden_left_out": 1, "temporary_left_out": 1}
+    assert names_of(source_of(tmp_path / "**/[[]x].md")) == ["d/e/[x].md"]
+    assert names_of(source_of(tmp_path / "d/**/c.txt")) == ["e/c.txt"]
+    assert names_of(source_of(tmp_path / "?/**/e/*.txt")) == ["d/e/c.txt"]
+    assert names_of(source_of(tmp_path / "**/.h/*")) == ["f/.h/g.txt"]
+
+
+@pytest.mark.parametrize("path", ["/tmp/" + "a" * 5000, "~nosuchuser/x.txt", "a\0b"])
+def test_a_path_that_the_system_does_not_take_is_named(path: str) -> None:
+    assert f"documents.sources[s].path = {path[:200]}: " in failure(source_of(path))
+    assert path[:150] in failure(source_of(f"@{path}"))

@@ -127,3 +127,13 @@ def test_every_object_that_json_writes_is_read(records: list[dict[str, str]]) ->
         jsonl(path, {"text": "first"}, *records)
         found = [text for _, _, text in read_all(source_of(path, "jsonl"))]
     assert found == ["first", *(record["text"] for record in records)]
+
+
+def test_whole_numbers_of_any_size_identify_documents(tmp_path: Path) -> None:
+    numbers = [2**63, 2**64, 2**64 + 1, -(10**40)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"text": "x", "id": {number}}}\n' for number in numbers))
+    found = read_all(source_of(path, "jsonl", id_field="id"))
+    assert [key for _, key, _ in found] == [str(number) for number in numbers]
+    path.write_text('{"text": "x", "id": 1.5}\n')
+    assert 'no string or whole number "id"' in failure(source_of(path, "jsonl", id_field="id"))

@@ -131,3 +131,16 @@ def test_bytes_that_are_no_text_follow_the_policy(tmp_path: Path) -> None:
 )
 def test_markup_leaves_its_running_text(markup: str, text: str) -> None:
     assert plain_text(markup) == text
+
+
+@pytest.mark.parametrize("kind", ["auto", "mediawiki"])
+@pytest.mark.parametrize("root", ["TEI", "rss", "page", "feed"])
+def test_xml_that_is_no_dump_is_refused(tmp_path: Path, kind: str, root: str) -> None:
+    path = tmp_path / "a.xml"
+    path.write_text(
+        f"<?xml version='1.0'?>\n<!-- a book -->\n<{root} n='1'><text>Text.</text></{root}>"
+    )
+    message = failure(source_of(path, kind))
+    assert f"{path}: line 3: its root element is <{root}>, that of a MediaWiki dump is" in message
+    path.write_text(f"<{root}>not even well-formed")
+    assert f"{path}: line 1: its root element is <{root}>" in failure(source_of(path, kind))

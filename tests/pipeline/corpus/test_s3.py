@@ -141,3 +141,16 @@ def test_an_object_that_is_removed_or_cut_after_the_listing_is_named(folder: Fol
     with pytest.raises(InputError, match=r"a\.txt: cannot read it: .*restore it if it was removed"):
         list(read_split(source, split, ReadReport()))
     assert "AWS_ACCESS_KEY_ID" in os.environ
+
+
+def test_an_object_rewritten_after_the_listing_is_named(folder: Folder) -> None:
+    table = io.BytesIO()
+    pq.write_table(pa.table({"text": ["x"] * 100}), table)
+    for before, after in ((b"one\n", b"two\n"), (table.getvalue(), table.getvalue() * 2)):
+        folder.write("a.txt", before)
+        source: Any = source_of(folder.uri, "parquet" if len(before) > 9 else "text")
+        (split,) = plan_splits(source, list_files(source, 0), 1 << 40)
+        assert list(read_split(source, split, ReadReport()))
+        folder.write("a.txt", after)
+        with pytest.raises(InputError, match=r"a\.txt: changed since the job was planned"):
+            list(read_split(source, split, ReadReport()))
