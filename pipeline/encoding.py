@@ -7,23 +7,18 @@ stage does so for the corpus's own words and every worker reads that table.
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
 import numba as nb
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
-from pipeline.errors import ConfigError, CorruptError, InputError
-from pipeline.normalization import NormalizationTable, TextRules
+from pipeline.errors import ConfigError, CorruptError
+from pipeline.normalization import NormalizationTable
 from pipeline.pretokenize import WordInterner
+from pipeline.word_pieces import WORDS_PER_TEXT, TokenIds, WordPieces
 
-TokenIds = NDArray[np.uint16] | NDArray[np.uint32]
-
-_WORDS_PER_TEXT = 4096  # words the library is given as one text
-_END_OF_WORD = "\0"  # clean_text drops it, so no word holds it
 _NEW_BYTES = 1 << 27  # memory for words beyond the word table before starting from it again
 
 
@@ -49,7 +44,7 @@ class WordPieceEncoder:
         Raises ConfigError for a tokenizer that is not BERT's WordPiece, or one that does not
         belong to `word_table` or `normalization`.
         """
-        self._pieces = _WordPieces(tokenizer_json)
+        self._pieces = WordPieces(tokenizer_json)
         rules = self._pieces.rules
         self._normalization = normalization or NormalizationTable.build(rules)
         if self._normalization.rules != rules:
@@ -59,7 +54,7 @@ class WordPieceEncoder:
             )
         if word_table is None:
             word_table = self._pieces.table(pa.array([], pa.large_string()))
-        self._word_table = self._pieces.checked(word_table)
+        self._word_table = _checked(self._pieces, word_table)
         self._restart()
 
     @property
@@ -109,67 +104,22 @@ def build_word_table(tokenizer_json: str, words: pa.LargeStringArray) -> pa.Tabl
 
     `words` are words as count_words gives them: normalised, without white space.
     """
-    return _WordPieces(tokenizer_json).table(words)
+    return WordPieces(tokenizer_json).table(words)
 
 
-class _WordPieces:
-    """The model of a tokenizer.json, asked about whole words."""
-
-    def __init__(self, tokenizer_json: str) -> None:
-        parts = json.loads(tokenizer_json)
-        for part, kind in ("model", "WordPiece"), ("pre_tokenizer", "BertPreTokenizer"):
-            found = (parts.get(part) or {}).get("type")
-            if found != kind:
-                raise ConfigError(f"tokenizer.json: {part} {found}: must be {kind}")
-        for token in parts["added_tokens"]:
-            if not token["special"]:
-                raise ConfigError(
-                    f"tokenizer.json: added token {token['content']!r} is not special: put it"
-                    " into the vocabulary of the model"
-                )
-        self.rules = TextRules.from_normalizer(parts["normalizer"])
-        vocabulary = parts["model"]["vocab"]
-        self._end_id = 1 + max(vocabulary.values())
-        self.id_dtype = np.dtype(np.uint16 if self._end_id <= 1 << 16 else np.uint32)
-        # Words come normalised and split; an entry of its own marks where each one ends.
-        vocabulary[_END_OF_WORD] = self._end_id
-        parts |= {"normalizer": None, "post_processor": None, "added_tokens": []}
-        parts |= {"pre_tokenizer": {"type": "WhitespaceSplit"}, "truncation": None, "padding": None}
-        self._tokenizer = Tokenizer.from_str(json.dumps(parts))
-
-    def ids_of(self, words: pa.LargeStringArray) -> tuple[TokenIds, NDArray[np.int64]]:
-        """Return the ids of all words, one after another, and int64 [words + 1] offsets."""
-        texts = [
-            f" {_END_OF_WORD} ".join([*words[first : first + _WORDS_PER_TEXT].to_pylist(), ""])
-            for first in range(0, len(words), _WORDS_PER_TEXT)
-        ]
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        parts = [np.array(encoding.ids, np.uint32) for encoding in encodings]
-        marked = np.concatenate([np.empty(0, np.uint32), *parts])
-        ends = np.flatnonzero(marked == self._end_id)
-        if len(ends) != len(words):
-            raise InputError(f"words: {len(words)} given, {len(ends)} found: a word holds a NUL")
-        offsets = np.concatenate(([0], ends - np.arange(len(ends))))
-        return marked[marked != self._end_id].astype(self.id_dtype), offsets
-
-    def table(self, words: pa.LargeStringArray) -> pa.Table:
-        ids, offsets = self.ids_of(words)
-        lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(ids))
-        return pa.table({"word": words, "ids": lists})
-
-    def checked(self, table: pa.Table) -> pa.Table:
-        id_type = pa.from_numpy_dtype(self.id_dtype)
-        expected = {"word": pa.large_string(), "ids": pa.large_list(id_type)}
-        found = dict(zip(table.schema.names, table.schema.types, strict=True))
-        if found != expected:
-            raise CorruptError(f"word table: columns {found}: must be {expected}")
-        sample = table.slice(0, _WORDS_PER_TEXT)
-        if self.table(_one_chunk(sample["word"]))["ids"].to_pylist() != sample["ids"].to_pylist():
-            raise ConfigError(
-                "word table: its ids are not those of tokenizer.json: both must come from one"
-                " vocabulary"
-            )
-        return table
+def _checked(pieces: WordPieces, table: pa.Table) -> pa.Table:
+    id_type = pa.from_numpy_dtype(pieces.id_dtype)
+    expected = {"word": pa.large_string(), "ids": pa.large_list(id_type)}
+    found = dict(zip(table.schema.names, table.schema.types, strict=True))
+    if found != expected:
+        raise CorruptError(f"word table: columns {found}: must be {expected}")
+    sample = table.slice(0, WORDS_PER_TEXT)
+    if pieces.table(_one_chunk(sample["word"]))["ids"].to_pylist() != sample["ids"].to_pylist():
+        raise ConfigError(
+            "word table: its ids are not those of tokenizer.json: both must come from one"
+            " vocabulary"
+        )
+    return table
 
 
 def _one_chunk(column: pa.ChunkedArray) -> Any:

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from tokenizers import pre_tokenizers
 
 from pipeline.errors import InputError
-from pipeline.normalization import MAX_UNITS, KernelArrays, NormalizationTable
+from pipeline.normalization import MAX_UNITS, KernelArrays, NormalizationTable, TextRules
 from pipeline.word_walk import (
     COUNT,
     DONE,
@@ -58,6 +59,13 @@ def text_buffers(text: pa.LargeStringArray) -> tuple[NDArray[np.uint8], NDArray[
     values.flags.writeable = False
     offsets.flags.writeable = False
     return values, offsets
+
+
+def words_of(text: str, rules: TextRules) -> list[str]:
+    """Return the words of one text, as the tokenizers library gives them."""
+    normalized = rules.normalizer().normalize_str(text)
+    found = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normalized)
+    return [word for word, _ in found]
 
 
 class WordInterner:

@@ -69,10 +69,10 @@ def main() -> None:
     entries = train_wordpiece(
         counts,
         vocab_size=8192,
-        special_tokens=SPECIAL_TOKENS,
-        min_frequency=2,
+        leading=SPECIAL_TOKENS,
+        min_pair_count=2,
         alphabet_limit=1000,
-    )
+    ).entries
     tokenizer = build_tokenizer(entries, rules)
     tokenizer.encode_special_tokens = True
     tokenizer_json = tokenizer.to_str()
