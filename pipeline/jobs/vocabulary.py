@@ -18,13 +18,12 @@ from pipeline.commit import Generation, current, require_same_identity
 from pipeline.config import PipelineConfig
 from pipeline.contract import ObjectEntry, canonical_json, fingerprint
 from pipeline.encoding import build_word_table
-from pipeline.errors import ConfigError
 from pipeline.identity import documents_identity, vocabulary_identity
 from pipeline.jobs.cluster import run_units
 from pipeline.merge import read_documents
 from pipeline.normalization import accent_warnings
 from pipeline.stage import Stage
-from pipeline.storage import open_storage, sha256
+from pipeline.storage import sha256
 from pipeline.vocabulary import NormalizationTable, TextRules, TrainedVocabulary
 
 TOKENIZER_JSON = "tokenizer.json"
@@ -59,19 +58,6 @@ def text_rules(config: PipelineConfig) -> TextRules:
     )
 
 
-def read_start(path: str) -> str:
-    """Return the text of the vocabulary to continue from, checked; empty for an empty path."""
-    if not path:
-        return ""
-    folder, _, name = path.rpartition("/")
-    storage = open_storage(folder or ("/" if path.startswith("/") else "."))
-    if storage.size(name) is None:
-        raise ConfigError(f"vocabulary.start_from = {path}: no such file; name a vocab.txt")
-    data = storage.read(name)
-    vocabulary.read_vocab(data, path)
-    return data.decode()
-
-
 def languages(config: PipelineConfig) -> dict[str, str]:
     """Return the language of each source: the first part of its locale."""
     return {
@@ -92,7 +78,7 @@ def run(config: PipelineConfig) -> dict[str, Any]:
     settings = config.vocabulary
     rules = text_rules(config)
     vocabulary.check_user_tokens(settings.user_tokens, rules, settings.max_input_chars_per_word)
-    start = read_start(settings.start_from)
+    start = vocabulary.read_start(settings.start_from)
     inputs = {"documents": upstream.fingerprint}
     started = {"start_from_sha256": sha256(start.encode())} if start else {}
     generation = Generation(

@@ -4,7 +4,7 @@ from pipeline.normalization import NormalizationTable, TextRules
 from pipeline.vocabulary.card import count_by_source, summary, vocabulary_card
 from pipeline.vocabulary.counts import COUNTS_SCHEMA, count_words, merge_counts, split_counts
 from pipeline.vocabulary.extension import extend_vocabulary
-from pipeline.vocabulary.files import build_tokenizer, read_vocab, vocab_txt
+from pipeline.vocabulary.files import build_tokenizer, read_start, read_vocab, vocab_txt
 from pipeline.vocabulary.layout import (
     SPECIAL_TOKENS,
     check_user_tokens,
@@ -30,6 +30,7 @@ __all__ = [
     "leading_entries",
     "merge_counts",
     "pad_entries",
+    "read_start",
     "read_vocab",
     "required_characters",
     "special_ids",

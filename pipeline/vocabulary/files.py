@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from pipeline.errors import InputError
+from pipeline.errors import ConfigError, InputError
 from pipeline.normalization import TextRules
+from pipeline.storage import open_storage
 from pipeline.vocabulary.layout import CONTINUATION, SPECIAL_TOKENS
 
 
@@ -68,6 +69,22 @@ def read_vocab(data: bytes, name: str = "vocab.txt") -> list[str]:
             raise InputError(f"{name}: line {line}: is empty, and its number is an id; remove it")
     check_entries(entries, name)
     return entries
+
+
+def read_start(path: str) -> str:
+    """Return the text of the vocab.txt at a path or s3:// URI, checked; empty for an empty path.
+
+    Raises ConfigError where there is none, InputError where `read_vocab` refuses it.
+    """
+    if not path:
+        return ""
+    folder, _, name = path.rpartition("/")
+    storage = open_storage(folder or ("/" if path.startswith("/") else "."))
+    if storage.size(name) is None:
+        raise ConfigError(f"vocabulary.start_from = {path}: no such file; name a vocab.txt")
+    data = storage.read(name)
+    read_vocab(data, path)
+    return data.decode()
 
 
 def check_entries(entries: Sequence[str], name: str) -> None:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 
 from pipeline.encoding import EncodedText, WordPieceEncoder, build_word_table
 from pipeline.errors import ConfigError, CorruptError, InputError
-from pipeline.normalization import NormalizationTable, TextRules
+from pipeline.normalization import NormalizationTable, TextRules, accent_warnings
 from pipeline.pretokenize import WordInterner
 from pipeline.vocabulary import SPECIAL_TOKENS, build_tokenizer
 
@@ -251,6 +251,20 @@ class TestNormalizationTable:
     def test_another_table_is_refused(self) -> None:
         with pytest.raises(CorruptError, match="not a normalization table"):
             NormalizationTable.from_table(pa.table({"word": texts(["a"])}))
+
+
+class TestAccentWarnings:
+    def test_name_the_languages_whose_spelling_is_changed(self) -> None:
+        (warning,) = accent_warnings(UNCASED, ["en", "ja", "fr"])
+        assert "language 'ja'" in warning
+        assert len(accent_warnings(UNCASED, ["ko", "hi", "th"])) == 3
+
+    def test_are_none_where_accents_stay(self) -> None:
+        assert accent_warnings(TextRules(strip_accents=False), ["ja"]) == []
+
+    def test_are_of_marks_that_really_go(self) -> None:
+        words = UNCASED.normalizer().normalize_str("\u30d0\u3067 \u0939\u093f\u0902\u0926\u0940")
+        assert words == "\u30cf\u3066 \u0939\u093f\u0926\u0940"
 
 
 class TestTokenizerJson:

@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders
 from transformers import AutoTokenizer
 
-from pipeline.errors import InputError
-from pipeline.vocabulary import SPECIAL_TOKENS, TextRules, build_tokenizer, read_vocab, vocab_txt
+from pipeline.errors import ConfigError, InputError
+from pipeline.vocabulary import (
+    SPECIAL_TOKENS,
+    TextRules,
+    build_tokenizer,
+    read_start,
+    read_vocab,
+    vocab_txt,
+)
 
 ENTRIES = [*SPECIAL_TOKENS, "a", "b", "##b", "##c"]
 
@@ -51,6 +58,26 @@ class TestVocabTxt:
     def test_bytes_that_are_not_utf8_are_refused_with_their_place(self) -> None:
         with pytest.raises(InputError, match="byte 6: not UTF-8"):
             read_vocab(b"[PAD]\n\xff\n")
+
+
+class TestReadStart:
+    def test_returns_the_text_of_a_checked_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "vocab.txt"
+        path.write_bytes(vocab_txt(ENTRIES))
+        assert read_start(str(path)).split("\n")[:-1] == ENTRIES
+
+    def test_no_path_gives_nothing(self) -> None:
+        assert read_start("") == ""
+
+    def test_a_file_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"start_from = .*/v\.txt: no such file"):
+            read_start(str(tmp_path / "v.txt"))
+
+    def test_the_file_is_named_where_its_entries_are_wrong(self, tmp_path: Path) -> None:
+        path = tmp_path / "vocab.txt"
+        path.write_bytes(vocab_txt([*ENTRIES, "a"]))
+        with pytest.raises(InputError, match=r"/vocab\.txt: 'a' is entry 5 and entry 9"):
+            read_start(str(path))
 
 
 class TestBuildTokenizer:
