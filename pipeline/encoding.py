@@ -13,10 +13,12 @@ import numba as nb
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from pipeline.errors import ConfigError, CorruptError
 from pipeline.normalization import NormalizationTable
-from pipeline.pretokenize import WordInterner
+from pipeline.pretokenize import WordInterner, text_buffers
+from pipeline.token_spans import piece_lengths, token_spans
 from pipeline.word_pieces import WORDS_PER_TEXT, TokenIds, WordPieces
 
 _NEW_BYTES = 1 << 27  # memory for words beyond the word table before starting from it again
@@ -24,10 +26,16 @@ _NEW_BYTES = 1 << 27  # memory for words beyond the word table before starting f
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EncodedText:
-    """Token ids of some rows: ids uint16 or uint32 [tokens], offsets int64 [rows + 1]."""
+    """Token ids of some rows: ids uint16 or uint32 [tokens], offsets int64 [rows + 1].
+
+    `word_starts` bool [tokens] is true at the first token of each word. `spans` int32 [tokens, 2],
+    if asked for: the first byte of each token in its row's UTF-8 text, and the one after its last.
+    """
 
     ids: TokenIds
     offsets: NDArray[np.int64]
+    word_starts: NDArray[np.bool_]
+    spans: NDArray[np.int32] | None = None
 
 
 class WordPieceEncoder:
@@ -45,6 +53,12 @@ class WordPieceEncoder:
         belong to `word_table` or `normalization`.
         """
         self._pieces = WordPieces(tokenizer_json)
+        self._piece_lengths = piece_lengths(self._pieces.entries)
+        # For the spans of rows in which marks change places; text is never a special token.
+        self._tokenizer = Tokenizer.from_str(tokenizer_json)
+        self._tokenizer.encode_special_tokens = True
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         rules = self._pieces.rules
         self._normalization = normalization or NormalizationTable.build(rules)
         if self._normalization.rules != rules:
@@ -62,25 +76,60 @@ class WordPieceEncoder:
         """Return uint16 where every id of the vocabulary fits it, else uint32."""
         return self._pieces.id_dtype
 
-    def encode(self, text: pa.LargeStringArray) -> EncodedText:
+    def encode(self, text: pa.LargeStringArray, *, with_spans: bool = False) -> EncodedText:
         """Return the ids of each row of `text`; new words are asked of the library in bulk.
 
         Raises InputError for a null row.
         """
         if self._words.nbytes > self._restart_bytes:
             self._restart()
-        blocks: list[Any] = []
+        blocks: list[Any] = [np.empty(0, self.id_dtype)]
+        word_starts = [np.empty(0, np.bool_)]
+        spans = [np.empty((0, 2), np.int32)]
         row_ends = [np.zeros(1, np.int64)]
+        rows = 0
         for stream in self._words.walk(text):
             self._learn()
             ends = np.empty(len(stream.row_ends), np.int64)
-            first_id = row_ends[-1][-1]
             ids: Any = np.empty(_count_ids(stream.numbers, self._id_starts), self.id_dtype)
-            _gather(stream.numbers, stream.row_ends, self._id_starts, self._ids, ids, ends)
+            starts = np.zeros(len(ids), np.bool_)
+            _gather(stream.numbers, stream.row_ends, self._id_starts, self._ids, ids, starts, ends)
+            if with_spans:
+                block = text.slice(rows, len(ends))
+                spans.append(self._spans(block, stream.reordered, ids, ends))
+            rows += len(ends)
             blocks.append(ids)
-            row_ends.append(ends + first_id)
-        no_ids: Any = np.empty(0, self.id_dtype)
-        return EncodedText(ids=np.concatenate([no_ids, *blocks]), offsets=np.concatenate(row_ends))
+            word_starts.append(starts)
+            row_ends.append(ends + row_ends[-1][-1])
+        return EncodedText(
+            ids=np.concatenate(blocks),
+            offsets=np.concatenate(row_ends),
+            word_starts=np.concatenate(word_starts),
+            spans=np.concatenate(spans) if with_spans else None,
+        )
+
+    def _spans(
+        self,
+        text: pa.LargeStringArray,
+        reordered: list[int],
+        ids: TokenIds,
+        row_ends: NDArray[np.int64],
+    ) -> NDArray[np.int32]:
+        spans = np.empty((len(ids), 2), np.int32)
+        passed_over = np.zeros(len(text), np.bool_)
+        passed_over[reordered] = True
+        values, offsets = text_buffers(text)
+        arrays = self._normalization.arrays
+        token_spans(values, offsets, passed_over, arrays, ids, row_ends, self._piece_lengths, spans)
+        for row in reordered:
+            first = row_ends[row - 1] if row else 0
+            spans[first : row_ends[row]] = self._library_spans(text[row].as_py())
+        return spans
+
+    def _library_spans(self, text: str) -> NDArray[np.int64]:
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        starts = np.cumsum([0, *(len(character.encode()) for character in text)])
+        return starts[np.array(encoding.offsets, np.int64).reshape(-1, 2)]
 
     def _restart(self) -> None:
         table = self._word_table
@@ -147,14 +196,16 @@ def _gather(
     id_starts: NDArray[np.int64],
     word_ids: TokenIds,
     ids: TokenIds,
+    word_starts: NDArray[np.bool_],
     id_row_ends: NDArray[np.int64],
 ) -> None:
-    """Write the ids of each word in turn to `ids`, and where each row ends to `id_row_ends`."""
+    """Write the ids of each word to `ids`, where it starts, and where each row ends."""
     count = np.int64(0)
     word = np.int64(0)
     for row in range(row_ends.size):
         while word < row_ends[row]:
             start = id_starts[numbers[word]]
+            word_starts[count] = True
             for index in range(start, id_starts[numbers[word] + 1]):
                 ids[count] = word_ids[index]
                 count += 1
