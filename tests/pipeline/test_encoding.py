@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from pipeline.errors import ConfigError, CorruptError, InputError
 from pipeline.normalization import NormalizationTable, TextRules, accent_warnings
 from pipeline.pretokenize import WordInterner
 from pipeline.vocabulary import SPECIAL_TOKENS, build_tokenizer
+from pipeline.word_walk import _mix
 
 UNCASED = TextRules()
 CASED = TextRules(lowercase=False, strip_accents=False)
@@ -193,6 +195,42 @@ def test_forgetting_new_words_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
     for first in range(0, 60, 20):
         rows = [f"ab {'a' * number} b{'a' * number}" for number in range(first, first + 20)]
         assert rows_of(forgetful.encode(texts(rows))) == library_ids(UNCASED, rows)
+
+
+def words_of_one_hash() -> tuple[str, str]:
+    """Two words of 16 letters that the table's hash cannot tell apart."""
+    draws = random.Random(0)
+    upper_bits = 0xE0E0E0E0E0E0E0E0  # the same in all lower-case letters
+    seen: dict[int, bytes] = {}
+    while True:
+        first = bytes(draws.choices(range(ord("a"), ord("z") + 1), k=8))
+        mixed = int(_mix(np.uint64(int.from_bytes(first))))
+        other = seen.setdefault(mixed & upper_bits, first)
+        if other == first:
+            continue
+        # The second halves undo the difference of the first.
+        apart = (mixed ^ int(_mix(np.uint64(int.from_bytes(other))))).to_bytes(8)
+        ends = [
+            next((b for b in range(97, 123) if 97 <= b ^ difference <= 122), 0)
+            for difference in apart
+        ]
+        if all(ends):
+            end = bytes(b ^ difference for b, difference in zip(ends, apart, strict=True))
+            return (first + bytes(ends)).decode(), (other + end).decode()
+
+
+def test_words_of_one_hash_keep_their_own_ids() -> None:
+    one, other = words_of_one_hash()
+    digests = set()
+    for word in one, other:
+        first, second = (np.uint64(int.from_bytes(half.encode())) for half in (word[:8], word[8:]))
+        digests.add(int(_mix(_mix(first) ^ second)))
+    assert one != other
+    assert len(digests) == 1
+    tokenizer_json = build_tokenizer([*ENTRIES, one, other], UNCASED).to_str()
+    encoder = WordPieceEncoder(tokenizer_json, None, normalization(UNCASED))
+    expected = [len(ENTRIES), len(ENTRIES) + 1] * 2
+    assert encoder.encode(texts([f"{one} {other} {one} {other}"])).ids.tolist() == expected
 
 
 def test_large_vocabulary_has_32_bit_ids() -> None:
