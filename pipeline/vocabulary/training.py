@@ -67,8 +67,9 @@ def train_wordpiece(
             f" {len(entries)} entries; raise it or lower vocabulary.alphabet_limit"
         )
     ids = {entry: index for index, entry in enumerate(entries)}
-    form_ids = np.array([ids[form] for form in forms], np.int32)
-    symbols = form_ids[np.searchsorted(alphabet.forms, letters.forms)]
+    form_ids = np.zeros(int(alphabet.forms.max()) + 1, np.int32)
+    form_ids[alphabet.forms] = [ids[form] for form in forms]
+    symbols = form_ids[letters.forms]
     queue: PairQueue | LikelihoodQueue
     if algorithm == "frequency":
         queue = PairQueue(PairCounts(symbols, letters.starts, letters.counts), min_pair_count)
