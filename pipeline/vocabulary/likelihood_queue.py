@@ -30,6 +30,7 @@ _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 # Three conversions, a product and a quotient are off by 6e-16 of the score at most.
 _CERTAIN = 1e-14
+_UNLISTED = -2
 
 
 class _Scores(NamedTuple):
@@ -39,7 +40,7 @@ class _Scores(NamedTuple):
     scored: NDArray[np.int64]  # [pairs, 3]: counts of the pair, of its left and its right piece
     places: NDArray[np.int32]  # -1: not in the heap
     heap: NDArray[np.int32]
-    next_of_left: NDArray[np.int32]  # -2: in no list yet
+    next_of_left: NDArray[np.int32]  # _UNLISTED: not in that list
     next_of_right: NDArray[np.int32]
 
 
@@ -164,17 +165,19 @@ def _score(
 
 
 @nb.njit(cache=True, _nrt=False)
-def _link_touched(scores: _Scores, pairs: Pairs, pieces: _Pieces) -> None:
-    """List the pairs that are new under their left and their right piece."""
+def _link_touched(scores: _Scores, pairs: Pairs, pieces: _Pieces, min_count: Integer) -> None:
+    """List pairs that became frequent enough under their left and their right piece."""
     for index in range(pairs.state[TOUCHED]):
         pair = np.int64(pairs.touched[index])
-        if scores.next_of_left[pair] != -2:
+        if pairs.counts[pair] < min_count:
             continue
         left, right = pairs.keys[pair] >> 32, pairs.keys[pair] & 0xFFFFFFFF
-        scores.next_of_left[pair] = pieces.first_of_left[left]
-        scores.next_of_right[pair] = pieces.first_of_right[right]
-        pieces.first_of_left[left] = pair
-        pieces.first_of_right[right] = pair
+        if scores.next_of_left[pair] == _UNLISTED:
+            scores.next_of_left[pair] = pieces.first_of_left[left]
+            pieces.first_of_left[left] = pair
+        if scores.next_of_right[pair] == _UNLISTED:
+            scores.next_of_right[pair] = pieces.first_of_right[right]
+            pieces.first_of_right[right] = pair
     pairs.state[TOUCHED] = 0
     pairs.state[MERGES] += 1
 
@@ -186,18 +189,40 @@ def _score_all(scores: _Scores, pairs: Pairs, pieces: _Pieces, min_count: Intege
 
 
 @nb.njit(cache=True, _nrt=False)
+def _score_list(
+    scores: _Scores,
+    pairs: Pairs,
+    piece_counts: NDArray[np.int64],
+    first: NDArray[np.int32],
+    following: NDArray[np.int32],
+    piece: Integer,
+    min_count: Integer,
+) -> None:
+    """Score the pairs listed under a piece again; those below `min_count` leave the list."""
+    before = np.int64(-1)
+    pair = np.int64(first[piece])
+    while pair >= 0:
+        after = np.int64(following[pair])
+        _score(scores, pairs, piece_counts, pair, min_count)
+        if pairs.counts[pair] >= min_count:
+            before = pair
+        else:
+            following[pair] = _UNLISTED
+            if before < 0:
+                first[piece] = after
+            else:
+                following[before] = after
+        pair = after
+
+
+@nb.njit(cache=True, _nrt=False)
 def _score_with(
     scores: _Scores, pairs: Pairs, pieces: _Pieces, piece: Integer, min_count: Integer
 ) -> None:
     """Score every pair that holds a piece again."""
-    pair = np.int64(pieces.first_of_left[piece])
-    while pair >= 0:
-        _score(scores, pairs, pieces.counts, pair, min_count)
-        pair = np.int64(scores.next_of_left[pair])
-    pair = np.int64(pieces.first_of_right[piece])
-    while pair >= 0:
-        _score(scores, pairs, pieces.counts, pair, min_count)
-        pair = np.int64(scores.next_of_right[pair])
+    counts, first_of_left, first_of_right = pieces
+    _score_list(scores, pairs, counts, first_of_left, scores.next_of_left, piece, min_count)
+    _score_list(scores, pairs, counts, first_of_right, scores.next_of_right, piece, min_count)
 
 
 class LikelihoodQueue:
@@ -244,7 +269,7 @@ class LikelihoodQueue:
         pairs, old = self._counts.pairs, self._scores
         room = len(pairs.keys) - len(old.heap)
         if room:
-            no_place, in_no_list = np.full(room, -1, np.int32), np.full(room, -2, np.int32)
+            no_place, in_no_list = np.full(room, -1, np.int32), np.full(room, _UNLISTED, np.int32)
             self._scores = _Scores(
                 scores=longer(old.scores, room),
                 scored=np.concatenate((old.scored, np.empty((room, 3), np.int64))),
@@ -253,4 +278,4 @@ class LikelihoodQueue:
                 next_of_left=np.concatenate((old.next_of_left, in_no_list)),
                 next_of_right=np.concatenate((old.next_of_right, in_no_list)),
             )
-        _link_touched(self._scores, pairs, self._pieces)
+        _link_touched(self._scores, pairs, self._pieces, self._min_count)

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -8,11 +11,18 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from pipeline.errors import ConfigError, InputError
-from pipeline.vocabulary import SPECIAL_TOKENS, train_wordpiece
+from pipeline.vocabulary import (
+    SPECIAL_TOKENS,
+    count_words,
+    merge_counts,
+    split_counts,
+    train_wordpiece,
+    vocab_txt,
+)
 from pipeline.vocabulary.layout import PRINTABLE_ASCII
 from pipeline.vocabulary.training import Algorithm
 from tests.pipeline.vocabulary.reference_training import alphabet, reference
-from tests.pipeline.vocabulary.word_counts import counts_of
+from tests.pipeline.vocabulary.word_counts import counts_of, texts, uncased
 
 CHINESE = [chr(0x4E00 + number) for number in range(5000)]
 
@@ -96,6 +106,65 @@ def test_does_not_depend_on_the_order_of_the_counts(algorithm: Algorithm) -> Non
         shuffled = list(words.items())
         draws.shuffle(shuffled)
         assert train(dict(shuffled), 120, algorithm=algorithm) == expected
+
+
+EMOJI_TEXT = "Wel come to the \U0001f917 Tok en izers libr ary."
+TRAIN_FROM_TEXT = """
+import sys
+import pyarrow as pa
+from pipeline.vocabulary import *
+text = pa.array([sys.argv[1]], pa.large_string())
+rules = TextRules(lowercase=False)
+counts = count_words(text, NormalizationTable.build(rules))
+for algorithm in ("frequency", "likelihood"):
+    entries = train_wordpiece(counts, vocab_size=45, leading=SPECIAL_TOKENS, min_pair_count=1,
+        alphabet_limit=1000, required="", algorithm=algorithm).entries
+    print(ascii(build_tokenizer(entries, rules).to_str()))
+"""
+
+
+def test_fresh_processes_write_the_same_bytes() -> None:
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", TRAIN_FROM_TEXT, EMOJI_TEXT],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(outputs) == 1
+    assert "\\U0001f917" in outputs.pop()
+
+
+@pytest.mark.parametrize("algorithm", ["frequency", "likelihood"])
+def test_any_number_of_partitions_gives_the_same_vocabulary(algorithm: Algorithm) -> None:
+    draws = random.Random(1)
+    rows = [
+        " ".join(
+            "".join(draws.choices("abcdefg\u00e9\u4e2d", k=draws.randint(1, 6))) for _ in "12345"
+        )
+        for _ in range(200)
+    ]
+    found = set()
+    for partitions in (1, 2, 5):
+        parts = [texts(rows[part::partitions]) for part in range(partitions)]
+        buckets = zip(
+            *(split_counts(count_words(part, uncased()), partitions) for part in parts), strict=True
+        )
+        counts = merge_counts([merge_counts(bucket) for bucket in buckets])
+        trained = train_wordpiece(
+            counts,
+            vocab_size=200,
+            leading=SPECIAL_TOKENS,
+            min_pair_count=2,
+            alphabet_limit=1000,
+            algorithm=algorithm,
+            required="",
+        )
+        found.add(vocab_txt(trained.entries))
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("algorithm", ["frequency", "likelihood"])
