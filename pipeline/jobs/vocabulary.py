@@ -168,7 +168,8 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         return stage.commit(
             {
                 "alphabet": trained["alphabet"],
-                "counts": {**trained["counts"], "held_out": card["summary"]},
+                "counts": trained["counts"],
+                "held_out": card["summary"],
                 "identity": vocabulary_identity(config),
                 "inputs": inputs,
                 "objects": {

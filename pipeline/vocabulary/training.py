@@ -83,7 +83,7 @@ def train_wordpiece(
         if pair is None:
             raise ConfigError(
                 f"vocabulary.vocab_size = {vocab_size}: this corpus gives at most {len(entries)}"
-                " entries; lower it or add text"
+                " entries; lower it or vocabulary.min_pair_count, or add text"
             )
         queue.merge(*pair, merged_id(entries, ids, pair))
     return TrainedVocabulary(entries=entries, alphabet=alphabet.report)

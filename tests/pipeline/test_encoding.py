@@ -15,7 +15,17 @@ from pipeline.encoding import EncodedText, WordPieceEncoder, build_word_table
 from pipeline.errors import ConfigError, CorruptError, InputError
 from pipeline.normalization import NormalizationTable, TextRules, accent_warnings
 from pipeline.pretokenize import WordInterner
-from pipeline.vocabulary import SPECIAL_TOKENS, build_tokenizer
+from pipeline.vocabulary import (
+    SPECIAL_TOKENS,
+    build_tokenizer,
+    count_words,
+    leading_entries,
+    pad_entries,
+    required_characters,
+    train_wordpiece,
+)
+from pipeline.vocabulary.layout import Layout
+from pipeline.vocabulary.training import Algorithm
 from pipeline.word_walk import _mix
 
 UNCASED = TextRules()
@@ -152,6 +162,43 @@ def test_fuzzed_text_equals_the_library(rules: TextRules, data: st.DataObject) -
 )
 def test_known_hard_text_equals_the_library(rules: TextRules, row: str) -> None:
     assert_as_the_library_says(rules, [row, "ab", row + "a"])
+
+
+@pytest.mark.parametrize("layout", ["bert", "compact"])
+@pytest.mark.parametrize("algorithm", ["frequency", "likelihood"])
+@pytest.mark.parametrize("longest_word", [3, 200])
+def test_whatever_the_stage_trains_encodes_as_the_library(
+    layout: Layout, algorithm: Algorithm, longest_word: int
+) -> None:
+    rows = [
+        "The cat, the CAT; a cataract \u4e2d\u6587 caf\u00e9s!",
+        "tomcats \U0001f600 [MASK] xyz",
+        "",
+    ]
+    trained = train_wordpiece(
+        count_words(texts(rows[:1]), normalization(UNCASED)),
+        vocab_size=150 + len(leading_entries(layout)),
+        leading=[*leading_entries(layout), "tom", "##ts"],
+        required=required_characters(UNCASED),
+        min_pair_count=1,
+        alphabet_limit=100,
+        algorithm=algorithm,
+    )
+    built = build_tokenizer(
+        pad_entries(trained.entries, 64), UNCASED, max_input_chars_per_word=longest_word
+    )
+    built.encode_special_tokens = True
+    found = WordPieceEncoder(built.to_str(), None, normalization(UNCASED)).encode(
+        texts(rows), with_spans=True
+    )
+    expected = [built.encode(row, add_special_tokens=False) for row in rows]
+    assert rows_of(found) == [encoding.ids for encoding in expected]
+    assert found.spans is not None
+    assert found.spans.tolist() == [
+        [len(row[:place].encode()) for place in span]
+        for row, encoding in zip(rows, expected, strict=True)
+        for span in encoding.offsets
+    ]
 
 
 def test_text_never_becomes_a_special_token() -> None:

@@ -80,6 +80,14 @@ def test_a_source_without_held_out_text_has_no_shares() -> None:
     assert found["coverage"] is found["pieces_per_word"] is found["unknown_rate"] is None
 
 
+def test_of_no_held_out_text_at_all_says_so() -> None:
+    tokenizer = build_tokenizer(ENTRIES, TextRules()).to_str()
+    found = vocabulary_card([], {"books": "en"}, tokenizer, 100)
+    assert found["words"] == found["by_language"]["en"]["words"] == 0
+    assert found["coverage"] is None
+    assert found["worst_words_shown"] == found["unknown_words_shown"] == []
+
+
 def test_the_summary_has_the_figures_without_the_words() -> None:
     short = summary(card())
     assert short["by_source"]["web"]["coverage"] == 1.0
