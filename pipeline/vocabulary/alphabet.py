@@ -7,6 +7,7 @@ import math
 from fractions import Fraction
 from typing import Any
 
+import numba as nb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,8 +39,9 @@ class Letters:
         words = counts["word"].combine_chunks()
         words = words.chunk(0) if isinstance(words, pa.ChunkedArray) else words
         text, offsets = text_buffers(words)
-        characters = text[offsets[0] : offsets[-1]].tobytes().decode().encode("utf-32-le")
+        characters = str(text[offsets[0] : offsets[-1]].data, "utf-8").encode("utf-32-le")
         forms = np.frombuffer(characters, np.int32) + _CONTINUES
+        del characters
         lengths = pc.utf8_length(words).to_numpy()
         starts = np.concatenate(([0], np.cumsum(lengths)))
         forms[starts[:-1][lengths > 0]] -= _CONTINUES
@@ -80,10 +82,8 @@ def choose_alphabet(
     most. A character has its initial and its ## form where it occurs so, a required one always.
     White space is never in it.
     """
-    points = letters.forms % _CONTINUES
-    lengths = np.diff(letters.starts)
     weight = np.zeros(_CODE_POINTS, np.int64)
-    np.add.at(weight, points, np.repeat(letters.counts, lengths))
+    _weigh(letters.forms, letters.starts, letters.counts, weight)
     total = int(weight.sum())
     # White space would be trimmed, or end the line, where vocab.txt is read.
     white = [point for point in np.flatnonzero(weight) if chr(point).isspace()]
@@ -99,11 +99,12 @@ def choose_alphabet(
     in_alphabet[always] = True
     in_alphabet[kept] = True
 
-    spelt = in_alphabet[points]
-    both = np.concatenate((always, always + _CONTINUES)).astype(np.int32)
-    forms = np.unique(np.concatenate((letters.forms[spelt], both)))
-    unspelt = np.concatenate(([0], np.cumsum(~spelt)))[letters.starts]
-    whole = (np.diff(unspelt) == 0) & (lengths > 0)
+    occurring = np.zeros(2 * _CODE_POINTS, np.bool_)
+    occurring[always] = True
+    occurring[always + _CONTINUES] = True
+    whole = np.zeros(letters.counts.size, np.bool_)
+    _spell(letters.forms, letters.starts, in_alphabet, occurring, whole)
+    forms = np.flatnonzero(occurring).astype(np.int32)
     left_out = ranked[~in_alphabet[ranked]]
     report = {
         "characters": total,
@@ -117,9 +118,53 @@ def choose_alphabet(
         "words": int(letters.counts.sum()),
         "words_left_out": int(letters.counts[~whole].sum()),
     }
-    spelt_words = Letters(
+    alphabet = Alphabet(forms=forms, report=report)
+    if whole.all():
+        return alphabet, letters
+    lengths = np.diff(letters.starts)
+    return alphabet, Letters(
         forms=letters.forms[np.repeat(whole, lengths)],
         starts=np.concatenate(([0], np.cumsum(lengths[whole]))),
         counts=letters.counts[whole],
     )
-    return Alphabet(forms=forms, report=report), spelt_words
+
+
+# Compiled, as an int64 for each character of 10 million words would be 650 MB an array.
+@nb.njit(cache=True, _nrt=False)
+def _weigh(
+    forms: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    weight: NDArray[np.int64],
+) -> None:
+    """Add to the weight of each code point how often it stands in the text."""
+    for word in range(counts.size):
+        for place in range(starts[word], starts[word + 1]):
+            weight[forms[place] % _CONTINUES] += counts[word]
+
+
+@nb.njit(cache=True, _nrt=False)
+def _spell(
+    forms: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    in_alphabet: NDArray[np.bool_],
+    occurring: NDArray[np.bool_],
+    whole: NDArray[np.bool_],
+) -> None:
+    """Mark the forms of the alphabet that occur, and the words that are made of them alone."""
+    for word in range(whole.size):
+        spelt = starts[word + 1] > starts[word]
+        for place in range(starts[word], starts[word + 1]):
+            form = forms[place]
+            if in_alphabet[form % _CONTINUES]:
+                occurring[form] = True
+            else:
+                spelt = False
+        whole[word] = spelt
+
+
+@nb.njit(cache=True, _nrt=False)
+def replace_by_ids(forms: NDArray[np.int32], ids: NDArray[np.int32]) -> None:
+    """Put the id of each form in its place."""
+    for place in range(forms.size):
+        forms[place] = ids[forms[place]]

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import ConfigError, InputError
-from pipeline.vocabulary.alphabet import Letters, choose_alphabet
+from pipeline.vocabulary.alphabet import Letters, choose_alphabet, replace_by_ids
 from pipeline.vocabulary.counts import check_counts
 from pipeline.vocabulary.layout import CONTINUATION, PRINTABLE_ASCII
 from pipeline.vocabulary.likelihood_queue import LikelihoodQueue
@@ -69,7 +69,8 @@ def train_wordpiece(
     ids = {entry: index for index, entry in enumerate(entries)}
     form_ids = np.zeros(int(alphabet.forms.max()) + 1, np.int32)
     form_ids[alphabet.forms] = [ids[form] for form in forms]
-    symbols = form_ids[letters.forms]
+    symbols = letters.forms
+    replace_by_ids(symbols, form_ids)
     queue: PairQueue | LikelihoodQueue
     if algorithm == "frequency":
         queue = PairQueue(PairCounts(symbols, letters.starts, letters.counts), min_pair_count)
