@@ -6,6 +6,7 @@ of the words it was seen in, so that a merge touches those words only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numba as nb
@@ -185,31 +186,27 @@ class PairCounts:
         node = int(pairs.first_nodes[pair])
         pairs.first_nodes[pair] = -1
         pairs.state[MERGED] = 0
+        del pairs  # so that growing frees what it replaces
         while (node := _merge_in_words(self._words, self.pairs, node, left, right, merged)) >= 0:
             self._grow(int(self._words.lengths[self.pairs.node_words[node]]))
 
     def _grow(self, room: int) -> None:
-        old = self.pairs
-        pair_room = len(old.keys) + room if old.state[PAIRS] + room > len(old.keys) else 0
-        node_room = room + len(old.node_words) // 4
-        if old.state[NODES] + room <= len(old.node_words):
-            node_room = 0
-        slots = old.slots
-        keys = longer(old.keys, pair_room)
-        if pair_room:
-            slots = np.zeros(1 << (2 * len(keys) - 1).bit_length(), np.int32)
-            _fill_slots(slots, keys, old.state[PAIRS])
-        self.pairs = Pairs(
-            slots=slots,
-            keys=keys,
-            counts=longer(old.counts, pair_room),
-            first_nodes=longer(old.first_nodes, pair_room),
-            touched_in=longer(old.touched_in, pair_room),
-            touched=longer(old.touched, pair_room),
-            node_words=longer(old.node_words, node_room),
-            node_next=longer(old.node_next, node_room),
-            state=old.state,
-        )
+        """Make room for that many more pairs and nodes, an array at a time to save memory."""
+        pairs, nodes = int(self.pairs.state[PAIRS]), int(self.pairs.state[NODES])
+        if nodes + room > len(self.pairs.node_words):
+            more = room + len(self.pairs.node_words) // 4
+            self._lengthen(("node_words", "node_next"), more)
+        if pairs + room > len(self.pairs.keys):
+            more = room + len(self.pairs.keys) // 2
+            self._lengthen(("keys", "counts", "first_nodes", "touched_in", "touched"), more)
+            slots = 1 << (2 * len(self.pairs.keys) - 1).bit_length()
+            if slots > len(self.pairs.slots):
+                self.pairs = self.pairs._replace(slots=np.zeros(slots, np.int32))
+                _fill_slots(self.pairs.slots, self.pairs.keys, pairs)
+
+    def _lengthen(self, names: Sequence[str], room: int) -> None:
+        for name in names:
+            self.pairs = self.pairs._replace(**{name: longer(getattr(self.pairs, name), room)})
 
 
 def longer(array: NDArray[Any], room: int) -> NDArray[Any]:
