@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -123,6 +123,8 @@ def inspect(arguments: InspectArguments) -> int:
         for name, value in _flattened(manifest["counts"]):
             table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
         console.print(table)
+        if "held_out" in manifest:
+            console.print(_card_table(manifest["held_out"]))
         if generation.stage != "instances":
             continue
         instances = InstanceSet(generation, manifest)
@@ -136,6 +138,16 @@ def inspect(arguments: InspectArguments) -> int:
                 markup=False,
             )
     return 0
+
+
+def _card_table(card: Mapping[str, Any]) -> Table:
+    """Show how a vocabulary does on held-out text, in all and by language and source."""
+    figures = ("words", "pieces_per_word", "unknown_rate", "coverage", "too_long_words")
+    table = Table("held-out text", *(figure.replace("_", " ") for figure in figures))
+    for name, group in [("all", card), *card["by_language"].items(), *card["by_source"].items()]:
+        values = (group[figure] for figure in figures)
+        table.add_row(name, *("none" if value is None else f"{value:,}" for value in values))
+    return table
 
 
 def _flattened(counts: Any, prefix: str = "") -> list[tuple[str, Any]]:

@@ -20,6 +20,7 @@ from pipeline.config_fields import STRICT, Identity, Operational, require
 from pipeline.documents_config import CleaningConfig, DocumentsConfig
 from pipeline.errors import ConfigError
 from pipeline.source_config import SourceConfig
+from pipeline.vocabulary_config import VocabularyConfig
 
 __all__ = [
     "STRICT",
@@ -44,39 +45,6 @@ T = TypeVar("T")
 
 # Tables of the trainer's half; pipeline commands skip them, trainer commands read both halves.
 TRAINER_TABLES = ("model", "optimizer", "schedule", "training", "evaluation")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class VocabularyConfig:
-    """Documents to a WordPiece vocabulary."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    vocab_size: Identity[int] = 30_522
-    """Entries, special tokens included."""
-    lowercase: Identity[bool] = True
-    """Lower-case the text (uncased)."""
-    strip_accents: Identity[bool] = True
-    """Remove accents; independent of lowercase."""
-    handle_chinese_chars: Identity[bool] = True
-    """Set CJK characters apart as words of their own."""
-    min_frequency: Identity[int] = 2
-    """Pairs of pieces seen less often are never merged."""
-    alphabet_limit: Identity[int] = 1_000
-    """Most frequent characters that get an entry; printable ASCII that occurs always does."""
-    max_input_chars_per_word: Identity[int] = 100
-    """Longer words become [UNK] (Devlin et al. 2019, released code: 200; tokenizers: 100)."""
-
-    def __post_init__(self) -> None:
-        require(
-            64 <= self.vocab_size <= 1 << 24,
-            "vocabulary.vocab_size",
-            self.vocab_size,
-            "must be in [64, 16777216]",
-        )
-        for name in ("min_frequency", "alphabet_limit", "max_input_chars_per_word"):
-            value = getattr(self, name)
-            require(value >= 1, f"vocabulary.{name}", value, "must be at least 1")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ stage does so for the corpus's own words and every worker reads that table.
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
 import numba as nb
@@ -16,23 +15,27 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from pipeline.errors import ConfigError, CorruptError, InputError
-from pipeline.normalization import NormalizationTable, TextRules
-from pipeline.pretokenize import WordInterner
+from pipeline.errors import ConfigError, CorruptError
+from pipeline.normalization import NormalizationTable
+from pipeline.pretokenize import WordInterner, text_buffers
+from pipeline.token_spans import piece_lengths, token_spans
+from pipeline.word_pieces import WORDS_PER_TEXT, TokenIds, WordPieces
 
-TokenIds = NDArray[np.uint16] | NDArray[np.uint32]
-
-_WORDS_PER_TEXT = 4096  # words the library is given as one text
-_END_OF_WORD = "\0"  # clean_text drops it, so no word holds it
 _NEW_BYTES = 1 << 27  # memory for words beyond the word table before starting from it again
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EncodedText:
-    """Token ids of some rows: ids uint16 or uint32 [tokens], offsets int64 [rows + 1]."""
+    """Token ids of some rows: ids uint16 or uint32 [tokens], offsets int64 [rows + 1].
+
+    `word_starts` bool [tokens] is true at the first token of each word. `spans` int32 [tokens, 2],
+    if asked for: the first byte of each token in its row's UTF-8 text, and the one after its last.
+    """
 
     ids: TokenIds
     offsets: NDArray[np.int64]
+    word_starts: NDArray[np.bool_]
+    spans: NDArray[np.int32] | None = None
 
 
 class WordPieceEncoder:
@@ -49,7 +52,13 @@ class WordPieceEncoder:
         Raises ConfigError for a tokenizer that is not BERT's WordPiece, or one that does not
         belong to `word_table` or `normalization`.
         """
-        self._pieces = _WordPieces(tokenizer_json)
+        self._pieces = WordPieces(tokenizer_json)
+        self._piece_lengths = piece_lengths(self._pieces.entries)
+        # For the spans of rows in which marks change places; text is never a special token.
+        self._tokenizer = Tokenizer.from_str(tokenizer_json)
+        self._tokenizer.encode_special_tokens = True
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         rules = self._pieces.rules
         self._normalization = normalization or NormalizationTable.build(rules)
         if self._normalization.rules != rules:
@@ -59,7 +68,7 @@ class WordPieceEncoder:
             )
         if word_table is None:
             word_table = self._pieces.table(pa.array([], pa.large_string()))
-        self._word_table = self._pieces.checked(word_table)
+        self._word_table = _checked(self._pieces, word_table)
         self._restart()
 
     @property
@@ -67,25 +76,60 @@ class WordPieceEncoder:
         """Return uint16 where every id of the vocabulary fits it, else uint32."""
         return self._pieces.id_dtype
 
-    def encode(self, text: pa.LargeStringArray) -> EncodedText:
+    def encode(self, text: pa.LargeStringArray, *, with_spans: bool = False) -> EncodedText:
         """Return the ids of each row of `text`; new words are asked of the library in bulk.
 
         Raises InputError for a null row.
         """
         if self._words.nbytes > self._restart_bytes:
             self._restart()
-        blocks: list[Any] = []
+        blocks: list[Any] = [np.empty(0, self.id_dtype)]
+        word_starts = [np.empty(0, np.bool_)]
+        spans = [np.empty((0, 2), np.int32)]
         row_ends = [np.zeros(1, np.int64)]
+        rows = 0
         for stream in self._words.walk(text):
             self._learn()
             ends = np.empty(len(stream.row_ends), np.int64)
-            first_id = row_ends[-1][-1]
             ids: Any = np.empty(_count_ids(stream.numbers, self._id_starts), self.id_dtype)
-            _gather(stream.numbers, stream.row_ends, self._id_starts, self._ids, ids, ends)
+            starts = np.zeros(len(ids), np.bool_)
+            _gather(stream.numbers, stream.row_ends, self._id_starts, self._ids, ids, starts, ends)
+            if with_spans:
+                block = text.slice(rows, len(ends))
+                spans.append(self._spans(block, stream.reordered, ids, ends))
+            rows += len(ends)
             blocks.append(ids)
-            row_ends.append(ends + first_id)
-        no_ids: Any = np.empty(0, self.id_dtype)
-        return EncodedText(ids=np.concatenate([no_ids, *blocks]), offsets=np.concatenate(row_ends))
+            word_starts.append(starts)
+            row_ends.append(ends + row_ends[-1][-1])
+        return EncodedText(
+            ids=np.concatenate(blocks),
+            offsets=np.concatenate(row_ends),
+            word_starts=np.concatenate(word_starts),
+            spans=np.concatenate(spans) if with_spans else None,
+        )
+
+    def _spans(
+        self,
+        text: pa.LargeStringArray,
+        reordered: list[int],
+        ids: TokenIds,
+        row_ends: NDArray[np.int64],
+    ) -> NDArray[np.int32]:
+        spans = np.empty((len(ids), 2), np.int32)
+        passed_over = np.zeros(len(text), np.bool_)
+        passed_over[reordered] = True
+        values, offsets = text_buffers(text)
+        arrays = self._normalization.arrays
+        token_spans(values, offsets, passed_over, arrays, ids, row_ends, self._piece_lengths, spans)
+        for row in reordered:
+            first = row_ends[row - 1] if row else 0
+            spans[first : row_ends[row]] = self._library_spans(text[row].as_py())
+        return spans
+
+    def _library_spans(self, text: str) -> NDArray[np.int64]:
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        starts = np.cumsum([0, *(len(character.encode()) for character in text)])
+        return starts[np.array(encoding.offsets, np.int64).reshape(-1, 2)]
 
     def _restart(self) -> None:
         table = self._word_table
@@ -109,67 +153,22 @@ def build_word_table(tokenizer_json: str, words: pa.LargeStringArray) -> pa.Tabl
 
     `words` are words as count_words gives them: normalised, without white space.
     """
-    return _WordPieces(tokenizer_json).table(words)
+    return WordPieces(tokenizer_json).table(words)
 
 
-class _WordPieces:
-    """The model of a tokenizer.json, asked about whole words."""
-
-    def __init__(self, tokenizer_json: str) -> None:
-        parts = json.loads(tokenizer_json)
-        for part, kind in ("model", "WordPiece"), ("pre_tokenizer", "BertPreTokenizer"):
-            found = (parts.get(part) or {}).get("type")
-            if found != kind:
-                raise ConfigError(f"tokenizer.json: {part} {found}: must be {kind}")
-        for token in parts["added_tokens"]:
-            if not token["special"]:
-                raise ConfigError(
-                    f"tokenizer.json: added token {token['content']!r} is not special: put it"
-                    " into the vocabulary of the model"
-                )
-        self.rules = TextRules.from_normalizer(parts["normalizer"])
-        vocabulary = parts["model"]["vocab"]
-        self._end_id = 1 + max(vocabulary.values())
-        self.id_dtype = np.dtype(np.uint16 if self._end_id <= 1 << 16 else np.uint32)
-        # Words come normalised and split; an entry of its own marks where each one ends.
-        vocabulary[_END_OF_WORD] = self._end_id
-        parts |= {"normalizer": None, "post_processor": None, "added_tokens": []}
-        parts |= {"pre_tokenizer": {"type": "WhitespaceSplit"}, "truncation": None, "padding": None}
-        self._tokenizer = Tokenizer.from_str(json.dumps(parts))
-
-    def ids_of(self, words: pa.LargeStringArray) -> tuple[TokenIds, NDArray[np.int64]]:
-        """Return the ids of all words, one after another, and int64 [words + 1] offsets."""
-        texts = [
-            f" {_END_OF_WORD} ".join([*words[first : first + _WORDS_PER_TEXT].to_pylist(), ""])
-            for first in range(0, len(words), _WORDS_PER_TEXT)
-        ]
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        parts = [np.array(encoding.ids, np.uint32) for encoding in encodings]
-        marked = np.concatenate([np.empty(0, np.uint32), *parts])
-        ends = np.flatnonzero(marked == self._end_id)
-        if len(ends) != len(words):
-            raise InputError(f"words: {len(words)} given, {len(ends)} found: a word holds a NUL")
-        offsets = np.concatenate(([0], ends - np.arange(len(ends))))
-        return marked[marked != self._end_id].astype(self.id_dtype), offsets
-
-    def table(self, words: pa.LargeStringArray) -> pa.Table:
-        ids, offsets = self.ids_of(words)
-        lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(ids))
-        return pa.table({"word": words, "ids": lists})
-
-    def checked(self, table: pa.Table) -> pa.Table:
-        id_type = pa.from_numpy_dtype(self.id_dtype)
-        expected = {"word": pa.large_string(), "ids": pa.large_list(id_type)}
-        found = dict(zip(table.schema.names, table.schema.types, strict=True))
-        if found != expected:
-            raise CorruptError(f"word table: columns {found}: must be {expected}")
-        sample = table.slice(0, _WORDS_PER_TEXT)
-        if self.table(_one_chunk(sample["word"]))["ids"].to_pylist() != sample["ids"].to_pylist():
-            raise ConfigError(
-                "word table: its ids are not those of tokenizer.json: both must come from one"
-                " vocabulary"
-            )
-        return table
+def _checked(pieces: WordPieces, table: pa.Table) -> pa.Table:
+    id_type = pa.from_numpy_dtype(pieces.id_dtype)
+    expected = {"word": pa.large_string(), "ids": pa.large_list(id_type)}
+    found = dict(zip(table.schema.names, table.schema.types, strict=True))
+    if found != expected:
+        raise CorruptError(f"word table: columns {found}: must be {expected}")
+    sample = table.slice(0, WORDS_PER_TEXT)
+    if pieces.table(_one_chunk(sample["word"]))["ids"].to_pylist() != sample["ids"].to_pylist():
+        raise ConfigError(
+            "word table: its ids are not those of tokenizer.json: both must come from one"
+            " vocabulary"
+        )
+    return table
 
 
 def _one_chunk(column: pa.ChunkedArray) -> Any:
@@ -197,14 +196,16 @@ def _gather(
     id_starts: NDArray[np.int64],
     word_ids: TokenIds,
     ids: TokenIds,
+    word_starts: NDArray[np.bool_],
     id_row_ends: NDArray[np.int64],
 ) -> None:
-    """Write the ids of each word in turn to `ids`, and where each row ends to `id_row_ends`."""
+    """Write the ids of each word to `ids`, where it starts, and where each row ends."""
     count = np.int64(0)
     word = np.int64(0)
     for row in range(row_ends.size):
         while word < row_ends[row]:
             start = id_starts[numbers[word]]
+            word_starts[count] = True
             for index in range(start, id_starts[numbers[word] + 1]):
                 ids[count] = word_ids[index]
                 count += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -80,6 +81,24 @@ class TextRules:
             strip_accents=normalizer["lowercase"] if strip_accents is None else strip_accents,
             handle_chinese_chars=normalizer["handle_chinese_chars"],
         )
+
+
+# Languages whose non-spacing marks are vowels, voicing or tones, and Korean, whose syllables
+# decomposition takes apart.
+_SPELT_WITH_MARKS = frozenset(
+    {"as", "bn", "bo", "gu", "hi", "ja", "km", "kn", "ko", "lo", "ml", "mr", "my", "ne", "or"}
+    | {"pa", "sa", "si", "ta", "te", "th", "vi"}
+)
+
+
+def accent_warnings(rules: TextRules, languages: Iterable[str]) -> list[str]:
+    """Return a line for each language whose spelling `strip_accents` changes (ISO 639 codes)."""
+    harmed = sorted(_SPELT_WITH_MARKS & set(languages)) if rules.strip_accents else []
+    return [
+        f"vocabulary.strip_accents = true removes marks that spell words in language {language!r}"
+        " (or takes its syllables apart); set it to false"
+        for language in harmed
+    ]
 
 
 class KernelArrays(NamedTuple):

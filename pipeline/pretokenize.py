@@ -13,9 +13,10 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from tokenizers import pre_tokenizers
 
 from pipeline.errors import InputError
-from pipeline.normalization import MAX_UNITS, KernelArrays, NormalizationTable
+from pipeline.normalization import MAX_UNITS, KernelArrays, NormalizationTable, TextRules
 from pipeline.word_walk import (
     COUNT,
     DONE,
@@ -33,10 +34,14 @@ _BLOCK_BYTES = 1 << 22  # text walked at a time: its word numbers stay in the ca
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class WordStream:
-    """The words of some rows: numbers int32 [words], row_ends int64 [rows]."""
+    """The words of some rows: numbers int32 [words], row_ends int64 [rows].
+
+    `reordered` are the rows that the library normalised, as marks in them may change places.
+    """
 
     numbers: NDArray[np.int32]
     row_ends: NDArray[np.int64]
+    reordered: list[int]
 
 
 def text_buffers(text: pa.LargeStringArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -58,6 +63,13 @@ def text_buffers(text: pa.LargeStringArray) -> tuple[NDArray[np.uint8], NDArray[
     values.flags.writeable = False
     offsets.flags.writeable = False
     return values, offsets
+
+
+def words_of(text: str, rules: TextRules) -> list[str]:
+    """Return the words of one text, as the tokenizers library gives them."""
+    normalized = rules.normalizer().normalize_str(text)
+    found = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normalized)
+    return [word for word, _ in found]
 
 
 class WordInterner:
@@ -110,11 +122,12 @@ class WordInterner:
         # A word has a unit of its own; at most 3 units come of 2 bytes, 1 of an ASCII byte.
         numbers = np.empty(MAX_UNITS * int(offsets[-1] - offsets[0]) // 2 + 1, np.int32)
         row_ends = np.empty(len(offsets) - 1, np.int64)
+        reordered: list[int] = []
         row, count = 0, 0
         while True:
             status, row, count = self._run(text, offsets, row, False, numbers, row_ends, count)
             if status == DONE:
-                return WordStream(numbers=numbers[:count], row_ends=row_ends)
+                return WordStream(numbers=numbers[:count], row_ends=row_ends, reordered=reordered)
             if status == REORDER:
                 # The library's own text of this row; the table keeps normalised text as it is.
                 source = text[offsets[row] : offsets[row + 1]].tobytes().decode()
@@ -125,6 +138,8 @@ class WordInterner:
                 status, done, count = self._run(
                     one_text, one_offsets, 0, True, numbers, ends, count
                 )
+                if done:
+                    reordered.append(row)
                 row += done
             if status == FULL:
                 self._grow()

@@ -33,12 +33,12 @@ from pipeline.jobs.vocabulary import (
     read_table,
 )
 from pipeline.keyed_random import derive_key, permutation
-from pipeline.masking import mask_tokens, token_classes
+from pipeline.masking import TokenClasses, mask_tokens, token_classes
 from pipeline.merge import read_documents
 from pipeline.ragged import take_rows
 from pipeline.shards import InstanceRows, write_shard
 from pipeline.stage import Stage
-from pipeline.vocabulary import SPECIAL_TOKENS, NormalizationTable, read_vocab
+from pipeline.vocabulary import NormalizationTable, read_vocab
 
 # Instance numbers of different partitions never meet: a partition has fewer than 2**40 rows.
 _PARTITION_BITS = 40
@@ -53,16 +53,16 @@ class Plan:
     generation: Generation
     documents: Generation
     vocabulary: Generation
-    vocabulary_objects: Mapping[str, Mapping[str, Any]]
+    vocabulary_manifest: Mapping[str, Any]
     config: PipelineConfig
 
     def vocabulary_bytes(self, name: str) -> bytes:
         """Read one of the vocabulary stage's artefacts, verified."""
-        return self.vocabulary.read(ObjectEntry(**self.vocabulary_objects[name]))
+        return self.vocabulary.read(ObjectEntry(**self.vocabulary_manifest["objects"][name]))
 
     def vocabulary_table(self, name: str) -> pa.Table:
         """Read one of its Arrow tables, verified."""
-        return read_table(self.vocabulary, ObjectEntry(**self.vocabulary_objects[name]))
+        return read_table(self.vocabulary, ObjectEntry(**self.vocabulary_manifest["objects"][name]))
 
 
 def run(config: PipelineConfig) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def run(config: PipelineConfig) -> dict[str, Any]:
     with Stage(generation) as stage:
         if stage.manifest is not None:
             return stage.manifest
-        plan = Plan(generation, texts, words, words_manifest["objects"], config)
+        plan = Plan(generation, texts, words, words_manifest, config)
         units = [
             {
                 "marker": f"build/{number:06d}",
@@ -128,7 +128,7 @@ def run(config: PipelineConfig) -> dict[str, Any]:
                 "objective": config.instances.objective,
                 "seed": config.seed,
                 "shards": [shard for facts in built for shard in facts["shards"]],
-                "special_ids": {token: number for number, token in enumerate(SPECIAL_TOKENS)},
+                "special_ids": words_manifest["special_ids"],
                 "tokenizer": {
                     key: words_manifest["objects"][name] for name, key in tokenizer.items()
                 },
@@ -172,7 +172,7 @@ def build_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         NormalizationTable.from_table(plan.vocabulary_table(NORMALIZATION)),
     )
     encoded = encode_documents(table, encoder)
-    special = {token: number for number, token in enumerate(SPECIAL_TOKENS)}
+    special = plan.vocabulary_manifest["special_ids"]
     counts: Counter[str] = Counter()
     repetitions = []
     for repetition in range(config.instances.duplicate_factor):
@@ -193,14 +193,16 @@ def build_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     first = unit["partition"] << _PARTITION_BITS
     if config.masking.mode == "static":
         vocabulary_entries = read_vocab(plan.vocabulary_bytes(VOCAB_TXT))
-        rows = _masked(rows, config, vocabulary_entries, first, unit["split"])
+        classes = token_classes(vocabulary_entries, sorted(special.values()))
+        rows = _masked(rows, config, classes, first, unit["split"])
         counts["masked_tokens"] = _size(rows.masked_positions)
     counts["instances"] = rows.rows
     counts["tokens"] = int(rows.offsets[-1])
     objects: dict[str, bytes] = {}
     shards: list[dict[str, Any]] = []
     schema = shard_schema(
-        vocab_size=config.vocabulary.vocab_size, static_masking=config.masking.mode == "static"
+        vocab_size=plan.vocabulary_manifest["vocab_size"],
+        static_masking=config.masking.mode == "static",
     )
     for number, start in enumerate(range(0, rows.rows, config.instances.rows_per_shard)):
         written, entry = write_shard(
@@ -261,7 +263,7 @@ def _shuffled(repetitions: Sequence[Instances], seed: int, partition: int) -> In
 def _masked(
     rows: InstanceRows,
     config: PipelineConfig,
-    vocabulary_entries: Sequence[str],
+    classes: TokenClasses,
     first_instance: int,
     split: str,
 ) -> InstanceRows:
@@ -275,7 +277,7 @@ def _masked(
         epoch=0,
         repetition=0,
         rules=config.masking,
-        classes=token_classes(vocabulary_entries, range(len(SPECIAL_TOKENS))),
+        classes=classes,
     )
     row_starts = np.repeat(rows.offsets[:-1], np.diff(masked.row_offsets))
     return InstanceRows(

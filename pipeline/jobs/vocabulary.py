@@ -11,22 +11,26 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from rich.console import Console
 
 from pipeline import runs, vocabulary
 from pipeline.commit import Generation, current, require_same_identity
 from pipeline.config import PipelineConfig
-from pipeline.contract import ObjectEntry, fingerprint
+from pipeline.contract import ObjectEntry, canonical_json, fingerprint
 from pipeline.encoding import build_word_table
 from pipeline.identity import documents_identity, vocabulary_identity
 from pipeline.jobs.cluster import run_units
 from pipeline.merge import read_documents
+from pipeline.normalization import accent_warnings
 from pipeline.stage import Stage
-from pipeline.vocabulary import SPECIAL_TOKENS, NormalizationTable, TextRules
+from pipeline.storage import sha256
+from pipeline.vocabulary import NormalizationTable, TextRules, TrainedVocabulary
 
 TOKENIZER_JSON = "tokenizer.json"
 VOCAB_TXT = "vocab.txt"
 WORD_TABLE = "word_table.arrow"
 WORD_COUNTS = "word_counts.parquet"
+CARD = "card.json"
 NORMALIZATION = "normalization.arrow"
 
 
@@ -54,6 +58,14 @@ def text_rules(config: PipelineConfig) -> TextRules:
     )
 
 
+def languages(config: PipelineConfig) -> dict[str, str]:
+    """Return the language of each source: the first part of its locale."""
+    return {
+        source.name: source.locale.replace("_", "-").split("-")[0].lower()
+        for source in config.documents.sources
+    }
+
+
 def run(config: PipelineConfig) -> dict[str, Any]:
     """Run the stage or find it done; returns its manifest."""
     upstream, upstream_manifest = current(config.root, "documents", "python -m pipeline documents")
@@ -63,16 +75,25 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         documents_identity(config),
         "python -m pipeline documents",
     )
+    settings = config.vocabulary
+    rules = text_rules(config)
+    vocabulary.check_user_tokens(settings.user_tokens, rules, settings.max_input_chars_per_word)
+    start = vocabulary.read_start(settings.start_from)
     inputs = {"documents": upstream.fingerprint}
+    started = {"start_from_sha256": sha256(start.encode())} if start else {}
     generation = Generation(
         config.root,
         "vocabulary",
-        fingerprint("vocabulary", identity=vocabulary_identity(config), inputs=inputs),
+        fingerprint("vocabulary", identity=vocabulary_identity(config), inputs=inputs | started),
     )
+    warnings = accent_warnings(rules, languages(config).values())
     with Stage(generation) as stage:
         if stage.manifest is not None:
             return stage.manifest
+        for warning in warnings:
+            Console(stderr=True, soft_wrap=True).print(f"warning: {warning}", markup=False)
         files = [file for file in upstream_manifest["files"] if file["split"] == "train"]
+        held_out = [file for file in upstream_manifest["files"] if file["split"] == "held_out"]
         plan = Plan(generation, upstream, config, buckets=len(files))
         (normalized,) = run_units(
             stage,
@@ -112,18 +133,55 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         (trained,) = run_units(
             stage,
             partial(train_unit, plan),
-            [{"marker": "train", "tables": [facts["object"] for facts in reduced]}],
+            [{"marker": "train", "tables": [facts["object"] for facts in reduced], "start": start}],
             description="vocabulary: train WordPiece",
+            workers=1,
+        )
+        tested = run_units(
+            stage,
+            partial(held_out_unit, plan),
+            [
+                {
+                    "marker": f"held_out/{number:06d}",
+                    "object": file["object"],
+                    "normalization": normalized["object"],
+                    "bytes": file["text_bytes"],
+                }
+                for number, file in enumerate(held_out)
+            ],
+            description="vocabulary: count held-out words",
+            workers=config.cluster.workers,
+        )
+        (card,) = run_units(
+            stage,
+            partial(card_unit, plan),
+            [
+                {
+                    "marker": "card",
+                    "tokenizer": trained["objects"][TOKENIZER_JSON],
+                    "tables": [facts["object"] for facts in tested],
+                }
+            ],
+            description="vocabulary: card",
             workers=1,
         )
         return stage.commit(
             {
+                "alphabet": trained["alphabet"],
                 "counts": trained["counts"],
+                "held_out": card["summary"],
                 "identity": vocabulary_identity(config),
                 "inputs": inputs,
-                "objects": {**trained["objects"], NORMALIZATION: normalized["object"]},
-                "special_tokens": list(SPECIAL_TOKENS),
-                "vocab_size": config.vocabulary.vocab_size,
+                "objects": {
+                    **trained["objects"],
+                    CARD: card["object"],
+                    NORMALIZATION: normalized["object"],
+                },
+                "special_ids": trained["special_ids"],
+                "unused_ids": trained["unused_ids"],
+                "vocab_size": trained["vocab_size"],
+                "warnings": warnings,
+                **started,
             }
         )
 
@@ -183,13 +241,8 @@ def train_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     settings = plan.config.vocabulary
     tables = [read_table(plan.generation, ObjectEntry(**entry)) for entry in unit["tables"]]
     counts = vocabulary.merge_counts(tables)
-    entries = vocabulary.train_wordpiece(
-        counts,
-        vocab_size=settings.vocab_size,
-        special_tokens=SPECIAL_TOKENS,
-        min_frequency=settings.min_frequency,
-        alphabet_limit=settings.alphabet_limit,
-    )
+    trained = _train(plan.config, counts, unit["start"])
+    entries = vocabulary.pad_entries(trained.entries, settings.pad_to_multiple_of)
     tokenizer = vocabulary.build_tokenizer(
         entries,
         text_rules(plan.config),
@@ -207,8 +260,83 @@ def train_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     }
     total = pc.sum(counts["count"]).as_py() or 0
     facts = {
+        "alphabet": trained.alphabet,
         "counts": {"distinct_words": counts.num_rows, "words": total},
         "objects": {name: asdict(ObjectEntry.of(name, data)) for name, data in objects.items()},
+        "special_ids": vocabulary.special_ids(entries),
+        "unused_ids": vocabulary.unused_ids(entries),
+        "vocab_size": len(entries),
     }
     plan.generation.complete(unit["marker"], objects, facts)
+    return facts
+
+
+def _train(config: PipelineConfig, counts: pa.Table, start: str) -> TrainedVocabulary:
+    settings = config.vocabulary
+    rules = text_rules(config)
+    required = vocabulary.required_characters(rules)
+    if start:
+        return vocabulary.extend_vocabulary(
+            counts,
+            vocabulary.read_vocab(start.encode(), settings.start_from),
+            new_entries=settings.new_entries,
+            vocab_size=settings.vocab_size,
+            user_tokens=settings.user_tokens,
+            rules=rules,
+            required=required,
+            min_pair_count=settings.least_pair_count,
+            alphabet_limit=settings.alphabet_limit,
+            alphabet_coverage=settings.alphabet_coverage,
+            max_input_chars_per_word=settings.max_input_chars_per_word,
+        )
+    return vocabulary.train_wordpiece(
+        counts,
+        vocab_size=settings.vocab_size,
+        leading=[*vocabulary.leading_entries(settings.layout), *settings.user_tokens],
+        min_pair_count=settings.least_pair_count,
+        alphabet_limit=settings.alphabet_limit,
+        alphabet_coverage=settings.alphabet_coverage,
+        required=required,
+        algorithm=settings.algorithm,
+    )
+
+
+def held_out_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
+    """Count the words of one held-out partition by source."""
+    documents = read_documents(plan.documents.read(ObjectEntry(**unit["object"])))
+    normalization = NormalizationTable.from_table(
+        read_table(plan.generation, ObjectEntry(**unit["normalization"]))
+    )
+    found = vocabulary.count_by_source(documents, normalization)
+    tables = [
+        counts.append_column("source", pa.array([source] * counts.num_rows, pa.large_string()))
+        for source, counts in found.items()
+    ]
+    schema = vocabulary.COUNTS_SCHEMA.append(pa.field("source", pa.large_string()))
+    data = runs.write_stream(pa.concat_tables([schema.empty_table(), *tables]))
+    entry = ObjectEntry.of(f"passes/{unit['marker']}.counts", data)
+    facts = {"object": asdict(entry)}
+    plan.generation.complete(unit["marker"], {entry.name: data}, facts)
+    return facts
+
+
+def card_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the vocabulary card from the held-out word counts."""
+    of_source = languages(plan.config)
+    counts = []
+    for entry in unit["tables"]:
+        table = read_table(plan.generation, ObjectEntry(**entry))
+        for source in of_source:
+            rows = table.filter(pc.equal(table["source"], source))
+            counts.append((source, rows.select(["word", "count"])))
+    card = vocabulary.vocabulary_card(
+        counts,
+        of_source,
+        plan.generation.read(ObjectEntry(**unit["tokenizer"])).decode(),
+        plan.config.vocabulary.max_input_chars_per_word,
+    )
+    data = canonical_json(card)
+    entry = ObjectEntry.of(CARD, data)
+    facts = {"object": asdict(entry), "summary": vocabulary.summary(card)}
+    plan.generation.complete(unit["marker"], {CARD: data}, facts)
     return facts

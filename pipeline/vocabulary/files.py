@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from pipeline.errors import InputError
+from pipeline.errors import ConfigError, InputError
 from pipeline.normalization import TextRules
-
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-CONTINUATION = "##"
+from pipeline.storage import open_storage
+from pipeline.vocabulary.layout import CONTINUATION, SPECIAL_TOKENS
 
 
 def build_tokenizer(
@@ -19,7 +18,7 @@ def build_tokenizer(
     """Return BERT's tokenizer with `entries` as ids 0, 1, ...; a longer word is one [UNK].
 
     It neither truncates nor pads: that is the caller's choice at encoding.
-    Raises InputError for repeated entries or misplaced special tokens.
+    Raises InputError for repeated entries or missing special tokens.
     """
     check_entries(entries, "vocabulary")
     ids = {entry: index for index, entry in enumerate(entries)}
@@ -54,7 +53,7 @@ def read_vocab(data: bytes, name: str = "vocab.txt") -> list[str]:
     """Return the entries of a vocab.txt; only a line feed ends a line, a BOM is dropped.
 
     Raises InputError, naming file and byte or line, for bytes that are not UTF-8, Windows line
-    ends, repeated entries, and special tokens that are not at ids 0 to 4.
+    ends, empty lines, repeated entries and missing special tokens.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -66,12 +65,30 @@ def read_vocab(data: bytes, name: str = "vocab.txt") -> list[str]:
     for line, entry in enumerate(entries, 1):
         if entry.endswith("\r"):
             raise InputError(f"{name}: line {line}: ends in \\r\\n; end lines with \\n only")
+        if not entry:
+            raise InputError(f"{name}: line {line}: is empty, and its number is an id; remove it")
     check_entries(entries, name)
     return entries
 
 
+def read_start(path: str) -> str:
+    """Return the text of the vocab.txt at a path or s3:// URI, checked; empty for an empty path.
+
+    Raises ConfigError where there is none, InputError where `read_vocab` refuses it.
+    """
+    if not path:
+        return ""
+    folder, _, name = path.rpartition("/")
+    storage = open_storage(folder or ("/" if path.startswith("/") else "."))
+    if storage.size(name) is None:
+        raise ConfigError(f"vocabulary.start_from = {path}: no such file; name a vocab.txt")
+    data = storage.read(name)
+    read_vocab(data, path)
+    return data.decode()
+
+
 def check_entries(entries: Sequence[str], name: str) -> None:
-    """Raise InputError unless entries are distinct and begin with the special tokens."""
+    """Raise InputError unless entries are distinct and hold every special token."""
     first_line: dict[str, int] = {}
     for index, entry in enumerate(entries):
         if entry in first_line:
@@ -80,7 +97,9 @@ def check_entries(entries: Sequence[str], name: str) -> None:
                 " have one id; remove one"
             )
         first_line[entry] = index
-    for index, token in enumerate(SPECIAL_TOKENS):
-        if first_line.get(token) != index:
-            found = f"has id {first_line[token]}" if token in first_line else "is missing"
-            raise InputError(f"{name}: {token} {found}: it must be there once, with id {index}")
+    missing = [token for token in SPECIAL_TOKENS if token not in first_line]
+    if missing:
+        raise InputError(
+            f"{name}: {len(entries)} entries, {', '.join(missing)} is missing: each of"
+            f" {', '.join(SPECIAL_TOKENS)} must be there once"
+        )

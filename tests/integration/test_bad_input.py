@@ -38,7 +38,7 @@ def source(tmp_path: Path, text: str | None, kind: str = "text") -> str:
     path.write_text(
         f'root = "{tmp_path}/run"\n[documents]\npartitions = 1\nheld_out_fraction = 0.0\n'
         f'[[documents.sources]]\nname = "one"\nformat = "{kind}"\npath = "{corpus}"\n'
-        "[vocabulary]\nvocab_size = 100\nmin_frequency = 1\n[instances]\nmax_seq_length = 32\n"
+        "[vocabulary]\nvocab_size = 150\nmin_pair_count = 1\n[instances]\nmax_seq_length = 32\n"
     )
     return str(path)
 

@@ -42,6 +42,15 @@ RUN_REPORT = {
 FINGERPRINTS = {"documents": "d" * 20, "vocabulary": "5" * 20, "instances": "1" * 20}
 
 
+HELD_OUT = {
+    "coverage": 0.987654,
+    "pieces_per_word": 1.25,
+    "too_long_words": 0,
+    "unknown_rate": None,
+    "words": 12345,
+}
+
+
 def random_rows(rows: int, seed: int = 0, vocab_size: int = len(VOCABULARY)) -> InstanceRows:
     """Instances [CLS] A [SEP] B [SEP] of random ordinary tokens, lengths 7 to 40."""
     draw = np.random.default_rng(seed)
@@ -132,6 +141,7 @@ def _write_vocabulary(generation: Generation) -> dict[str, Any]:
     generation.commit(
         {
             "counts": {"words": 1},
+            "held_out": {**HELD_OUT, "by_language": {"en": HELD_OUT}, "by_source": {}},
             "inputs": {"documents": FINGERPRINTS["documents"]},
             "objects": objects,
             "vocab_size": len(VOCABULARY),

@@ -66,7 +66,14 @@ OTHER_VALUES: dict[str, Any] = {
     "vocabulary.lowercase": False,
     "vocabulary.strip_accents": False,
     "vocabulary.handle_chinese_chars": False,
-    "vocabulary.min_frequency": 3,
+    "vocabulary.algorithm": "likelihood",
+    "vocabulary.min_pair_count": 3,
+    "vocabulary.layout": "bert",
+    "vocabulary.user_tokens": ("word",),
+    "vocabulary.start_from": "vocab.txt",
+    "vocabulary.new_entries": 7,
+    "vocabulary.pad_to_multiple_of": 64,
+    "vocabulary.alphabet_coverage": 0.99,
     "vocabulary.alphabet_limit": 5,
     "vocabulary.max_input_chars_per_word": 200,
     "instances.max_seq_length": 128,
@@ -84,6 +91,12 @@ OTHER_VALUES: dict[str, Any] = {
     "cluster.workers": 1,
     "cluster.object_store_bytes": 100_000_000,
     "cluster.metrics_port": 9_000,
+}
+# What a field's other value cannot go without.
+COMPANIONS: dict[str, dict[str, Any]] = {
+    "vocabulary.algorithm": {"min_pair_count": 3},
+    "vocabulary.start_from": {"new_entries": 7},
+    "vocabulary.new_entries": {"start_from": "base.txt"},
 }
 # Fields with one value so far: nothing can change.
 SINGLE_VALUES = {"instances.objective"}
@@ -122,7 +135,15 @@ def changed(value: Any, path: list[str], new: Any) -> Any:
 
 
 def with_other(base: PipelineConfig, key: str) -> PipelineConfig:
-    result = changed(base, key.split("."), OTHER_VALUES[key])
+    table = key.split(".")[0]
+    companions = COMPANIONS.get(key, {})
+    if companions:
+        with_both = dataclasses.replace(
+            getattr(base, table), **companions, **{key.split(".")[1]: OTHER_VALUES[key]}
+        )
+        result = dataclasses.replace(base, **{table: with_both})
+    else:
+        result = changed(base, key.split("."), OTHER_VALUES[key])
     assert result != base
     return result
 
@@ -160,7 +181,8 @@ def test_every_field_has_another_value_to_try() -> None:
 
 @pytest.mark.parametrize("key", OPERATIONAL)
 def test_an_operational_field_changes_no_fingerprint(key: str) -> None:
-    assert changed_stages(BASE, with_other(BASE, key)) == set()
+    base = with_other(BASE, "vocabulary.new_entries") if key == "vocabulary.start_from" else BASE
+    assert changed_stages(base, with_other(base, key)) == set()
 
 
 @pytest.mark.parametrize("key", [key for key in IDENTITY if key not in SINGLE_VALUES])
@@ -210,7 +232,7 @@ def described_fields(cls: type) -> set[str]:
     """Fields of a class that a docstring follows."""
     (body,) = (
         node.body
-        for node in ast.parse(Path(inspect.getfile(cls)).read_text(encoding="utf-8")).body
+        for node in ast.parse(inspect.getsource(cls)).body
         if isinstance(node, ast.ClassDef) and node.name == cls.__name__
     )
     return {
@@ -335,8 +357,11 @@ SECTION = {
     ],
     "vocabulary": [
         ("vocab_size", "63", "[64, 16777216]"),
-        ("min_frequency", "0", "at least 1"),
+        ("min_pair_count", "-1", "at least 0"),
         ("alphabet_limit", "0", "at least 1"),
+        ("alphabet_coverage", "0.0", "(0, 1]"),
+        ("new_entries", "1", "belongs to start_from"),
+        ("pad_to_multiple_of", "0", "[1, 65536]"),
         ("max_input_chars_per_word", "0", "at least 1"),
     ],
     "instances": [
@@ -417,6 +442,24 @@ def test_a_value_out_of_range_is_named_with_its_remedy(
             "[masking]\namount = 'bernoulli'\nmax_predictions_per_seq = 20",
             "masking.max_predictions_per_seq = 20: limits an exact amount only; leave it out, or",
         ),
+        (
+            '[vocabulary]\nalgorithm = "likelihood"',
+            'vocabulary.min_pair_count = 0: algorithm = "likelihood" needs one',
+        ),
+        (
+            '[vocabulary]\nuser_tokens = ["a", "a"]',
+            "vocabulary.user_tokens = ['a', 'a']: must be distinct",
+        ),
+        ('[vocabulary]\nstart_from = "v"', "vocabulary.new_entries = 0: start_from needs"),
+        (
+            '[vocabulary]\nstart_from = "v"\nnew_entries = 1\nlayout = "bert"',
+            'vocabulary.layout = "bert": with start_from the ids are those of its file',
+        ),
+        (
+            '[vocabulary]\nstart_from = "v"\nnew_entries = 1\nalgorithm = "likelihood"\n'
+            "min_pair_count = 9",
+            'vocabulary.algorithm = "likelihood": start_from continues by frequency',
+        ),
     ],
 )
 def test_a_rule_over_several_values_is_explained(tmp_path: Path, text: str, message: str) -> None:
@@ -481,16 +524,37 @@ def flags(key: str, value: Any) -> list[str]:
     return [f"--{key}", *map(str, values)]
 
 
+def expected_config(values: dict[str, dict[str, Any]]) -> PipelineConfig:
+    """The defaults with these values, by table; all at once, as some belong together."""
+    result = dataclasses.replace(PipelineConfig(), **values.pop("", {}))
+    for table in sorted(values, key=lambda name: -name.count(".")):
+        head, _, rest = table.partition(".")
+        inner = getattr(result, head)
+        if rest:
+            whole = dataclasses.replace(getattr(inner, rest), **values[table])
+            inner = dataclasses.replace(inner, **{rest: whole})
+        else:
+            inner = dataclasses.replace(inner, **values[table])
+        result = dataclasses.replace(result, **{head: inner})
+    return result
+
+
 def test_a_flag_is_its_toml_key() -> None:
-    # bernoulli allows no limit, so the two cannot be set together.
-    for left_out in ("masking.amount", "masking.max_predictions_per_seq"):
+    # bernoulli allows no limit, and start_from neither another layout nor another algorithm.
+    start = {"vocabulary.new_entries", "vocabulary.start_from"}
+    for left_out in (
+        {"masking.amount", "vocabulary.algorithm", "vocabulary.layout"},
+        {"masking.max_predictions_per_seq"} | start,
+    ):
         argv: list[str] = []
-        expected = PipelineConfig()
+        values: dict[str, dict[str, Any]] = {}
         for key in FIELDS:
-            if not key.startswith("documents.sources") and key != left_out:
+            if not key.startswith("documents.sources") and key not in left_out:
                 value = OTHER_VALUES.get(key, "nsp")
                 argv += flags(key, value)
-                expected = changed(expected, key.split("."), value)
+                table, _, name = key.rpartition(".")
+                values[table] = {**values.get(table, {}), name: value}
+        expected = expected_config(values)
         parsed = parse_config(PipelineConfig, config.load, argv, "test")
         assert parsed == dataclasses.replace(expected, root=str(Path(expected.root).absolute()))
 

@@ -117,6 +117,8 @@ def test_inspect_prints_counts_and_instances(
     for stage in ("documents", "vocabulary", "instances"):
         assert stage in printed
     assert "train.instances" in printed and "kept" in printed
+    # The vocabulary's card: of all held-out text and of English.
+    assert printed.count("0.987654") == printed.count("12,345") == printed.count("none") == 2
     assert printed.count("next_sentence_label") == 2
     assert printed.count("  A: [CLS]") == 2
     first = next(decode_instances(dynamic, "held_out", 1, MaskingConfig(), 0))

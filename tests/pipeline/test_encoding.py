@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,20 @@ from tokenizers import Tokenizer, pre_tokenizers
 
 from pipeline.encoding import EncodedText, WordPieceEncoder, build_word_table
 from pipeline.errors import ConfigError, CorruptError, InputError
-from pipeline.normalization import NormalizationTable, TextRules
+from pipeline.normalization import NormalizationTable, TextRules, accent_warnings
 from pipeline.pretokenize import WordInterner
-from pipeline.vocabulary import SPECIAL_TOKENS, build_tokenizer
+from pipeline.vocabulary import (
+    SPECIAL_TOKENS,
+    build_tokenizer,
+    count_words,
+    leading_entries,
+    pad_entries,
+    required_characters,
+    train_wordpiece,
+)
+from pipeline.vocabulary.layout import Layout
+from pipeline.vocabulary.training import Algorithm
+from pipeline.word_walk import _mix
 
 UNCASED = TextRules()
 CASED = TextRules(lowercase=False, strip_accents=False)
@@ -68,6 +80,29 @@ def library_ids(rules: TextRules, rows: list[str]) -> list[list[int]]:
     return [encoding.ids for encoding in encodings]
 
 
+def library_spans(rules: TextRules, row: str) -> list[list[int]]:
+    """The library's offsets, in bytes of the row."""
+    encoding = tokenizer(rules).encode(row, add_special_tokens=False)
+    return [[len(row[:place].encode()) for place in span] for span in encoding.offsets]
+
+
+def assert_as_the_library_says(rules: TextRules, rows: list[str]) -> None:
+    """Compare ids, word starts and spans."""
+    encoded = encoder(rules).encode(texts(rows), with_spans=True)
+    assert encoded.offsets[0] == 0
+    assert encoded.offsets[-1] == len(encoded.ids) == len(encoded.word_starts)
+    assert encoded.spans is not None
+    for row, first, end in zip(rows, encoded.offsets, encoded.offsets[1:], strict=False):
+        expected = tokenizer(rules).encode(row, add_special_tokens=False)
+        assert encoded.ids[first:end].tolist() == expected.ids
+        begins = [
+            place == 0 or word != expected.word_ids[place - 1]
+            for place, word in enumerate(expected.word_ids)
+        ]
+        assert encoded.word_starts[first:end].tolist() == begins
+        assert encoded.spans[first:end].tolist() == library_spans(rules, row)
+
+
 def library_words(rules: TextRules, row: str) -> list[str]:
     normalized = rules.normalizer().normalize_str(row)
     return [word for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normalized)]
@@ -103,10 +138,7 @@ def test_planes_the_table_does_not_ask_about_are_kept_as_they_are() -> None:
 def test_fuzzed_text_equals_the_library(rules: TextRules, data: st.DataObject) -> None:
     letter = st.sampled_from(LETTERS) | st.sampled_from(ODD) | st.characters(codec="utf-8")
     rows = data.draw(st.lists(st.text(letter, max_size=30), max_size=6))
-    encoded = encoder(rules).encode(texts(rows))
-    assert encoded.offsets[0] == 0
-    assert encoded.offsets[-1] == len(encoded.ids)
-    assert (rows_of(encoded) if rows else []) == library_ids(rules, rows)
+    assert_as_the_library_says(rules, rows)
 
 
 @pytest.mark.parametrize("rules", RULES)
@@ -129,8 +161,44 @@ def test_fuzzed_text_equals_the_library(rules: TextRules, data: st.DataObject) -
     ],
 )
 def test_known_hard_text_equals_the_library(rules: TextRules, row: str) -> None:
-    rows = [row, "ab", row + "a"]
-    assert rows_of(encoder(rules).encode(texts(rows))) == library_ids(rules, rows)
+    assert_as_the_library_says(rules, [row, "ab", row + "a"])
+
+
+@pytest.mark.parametrize("layout", ["bert", "compact"])
+@pytest.mark.parametrize("algorithm", ["frequency", "likelihood"])
+@pytest.mark.parametrize("longest_word", [3, 200])
+def test_whatever_the_stage_trains_encodes_as_the_library(
+    layout: Layout, algorithm: Algorithm, longest_word: int
+) -> None:
+    rows = [
+        "The cat, the CAT; a cataract \u4e2d\u6587 caf\u00e9s!",
+        "tomcats \U0001f600 [MASK] xyz",
+        "",
+    ]
+    trained = train_wordpiece(
+        count_words(texts(rows[:1]), normalization(UNCASED)),
+        vocab_size=150 + len(leading_entries(layout)),
+        leading=[*leading_entries(layout), "tom", "##ts"],
+        required=required_characters(UNCASED),
+        min_pair_count=1,
+        alphabet_limit=100,
+        algorithm=algorithm,
+    )
+    built = build_tokenizer(
+        pad_entries(trained.entries, 64), UNCASED, max_input_chars_per_word=longest_word
+    )
+    built.encode_special_tokens = True
+    found = WordPieceEncoder(built.to_str(), None, normalization(UNCASED)).encode(
+        texts(rows), with_spans=True
+    )
+    expected = [built.encode(row, add_special_tokens=False) for row in rows]
+    assert rows_of(found) == [encoding.ids for encoding in expected]
+    assert found.spans is not None
+    assert found.spans.tolist() == [
+        [len(row[:place].encode()) for place in span]
+        for row, encoding in zip(rows, expected, strict=True)
+        for span in encoding.offsets
+    ]
 
 
 def test_text_never_becomes_a_special_token() -> None:
@@ -174,6 +242,42 @@ def test_forgetting_new_words_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
     for first in range(0, 60, 20):
         rows = [f"ab {'a' * number} b{'a' * number}" for number in range(first, first + 20)]
         assert rows_of(forgetful.encode(texts(rows))) == library_ids(UNCASED, rows)
+
+
+def words_of_one_hash() -> tuple[str, str]:
+    """Two words of 16 letters that the table's hash cannot tell apart."""
+    draws = random.Random(0)
+    upper_bits = 0xE0E0E0E0E0E0E0E0  # the same in all lower-case letters
+    seen: dict[int, bytes] = {}
+    while True:
+        first = bytes(draws.choices(range(ord("a"), ord("z") + 1), k=8))
+        mixed = int(_mix(np.uint64(int.from_bytes(first))))
+        other = seen.setdefault(mixed & upper_bits, first)
+        if other == first:
+            continue
+        # The second halves undo the difference of the first.
+        apart = (mixed ^ int(_mix(np.uint64(int.from_bytes(other))))).to_bytes(8)
+        ends = [
+            next((b for b in range(97, 123) if 97 <= b ^ difference <= 122), 0)
+            for difference in apart
+        ]
+        if all(ends):
+            end = bytes(b ^ difference for b, difference in zip(ends, apart, strict=True))
+            return (first + bytes(ends)).decode(), (other + end).decode()
+
+
+def test_words_of_one_hash_keep_their_own_ids() -> None:
+    one, other = words_of_one_hash()
+    digests = set()
+    for word in one, other:
+        first, second = (np.uint64(int.from_bytes(half.encode())) for half in (word[:8], word[8:]))
+        digests.add(int(_mix(_mix(first) ^ second)))
+    assert one != other
+    assert len(digests) == 1
+    tokenizer_json = build_tokenizer([*ENTRIES, one, other], UNCASED).to_str()
+    encoder = WordPieceEncoder(tokenizer_json, None, normalization(UNCASED))
+    expected = [len(ENTRIES), len(ENTRIES) + 1] * 2
+    assert encoder.encode(texts([f"{one} {other} {one} {other}"])).ids.tolist() == expected
 
 
 def test_large_vocabulary_has_32_bit_ids() -> None:
@@ -251,6 +355,20 @@ class TestNormalizationTable:
     def test_another_table_is_refused(self) -> None:
         with pytest.raises(CorruptError, match="not a normalization table"):
             NormalizationTable.from_table(pa.table({"word": texts(["a"])}))
+
+
+class TestAccentWarnings:
+    def test_name_the_languages_whose_spelling_is_changed(self) -> None:
+        (warning,) = accent_warnings(UNCASED, ["en", "ja", "fr"])
+        assert "language 'ja'" in warning
+        assert len(accent_warnings(UNCASED, ["ko", "hi", "th"])) == 3
+
+    def test_are_none_where_accents_stay(self) -> None:
+        assert accent_warnings(TextRules(strip_accents=False), ["ja"]) == []
+
+    def test_are_of_marks_that_really_go(self) -> None:
+        words = UNCASED.normalizer().normalize_str("\u30d0\u3067 \u0939\u093f\u0902\u0926\u0940")
+        assert words == "\u30cf\u3066 \u0939\u093f\u0926\u0940"
 
 
 class TestTokenizerJson:
