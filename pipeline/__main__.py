@@ -14,6 +14,7 @@ from rich.table import Table
 from pipeline import artefacts, config
 from pipeline.command_line import parse_config, run_command
 from pipeline.config import MaskingConfig, PipelineConfig, require
+from pipeline.contract import LABEL_MEANINGS, PAIR_LABELS
 from pipeline.storage import open_storage
 
 USAGE = """\
@@ -129,12 +130,15 @@ def inspect(arguments: InspectArguments) -> int:
         for one in decode_instances(
             instances, arguments.split, arguments.rows, arguments.masking, arguments.epoch
         ):
-            label = "B is random" if one.label else "B follows A"
-            console.print(
-                f"instance {one.number}: {one.tokens} tokens, next_sentence_label {one.label} "
-                f"({label})\n  A: {spaced(one.first_segment)}\n  B: {spaced(one.second_segment)}",
-                markup=False,
-            )
+            lines = [f"instance {one.number}: {one.tokens} tokens"]
+            if one.label is not None:
+                objective = instances.objective
+                meaning = LABEL_MEANINGS[objective][one.label]
+                lines[0] += f", {PAIR_LABELS[objective]} {one.label} ({meaning})"
+            lines.append(f"  A: {spaced(one.first_segment)}")
+            if one.second_segment:
+                lines.append(f"  B: {spaced(one.second_segment)}")
+            console.print("\n".join(lines), markup=False)
     return 0
 
 

@@ -1,0 +1,157 @@
+"""Which spans of the documents' ids make which instance, and how instances are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.instance_rows import InstanceRows
+from pipeline.instances.documents import EncodedDocuments
+from pipeline.ragged import read_only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceCounts:
+    """What became of the documents and their tokens.
+
+    documents = documents_used + documents_one_sentence + documents_empty, and
+    tokens_read + tokens_borrowed = tokens_used + tokens_truncated + tokens_unpaired.
+    Documents are counted once, tokens once for each repetition.
+    """
+
+    documents: int
+    documents_used: int
+    """Documents with at least one instance."""
+    documents_one_sentence: int
+    """Documents without a pair because they have one sentence; under nsp they still serve as
+    random B. 0 where the objective has no pairs."""
+    documents_empty: int
+    """Documents without any token."""
+    tokens_read: int
+    """Tokens of the documents."""
+    tokens_borrowed: int
+    """Tokens read a second time, as the random B of another document, before truncation."""
+    tokens_used: int
+    """Tokens of the instances, special tokens not counted."""
+    tokens_truncated: int
+    """Tokens cut from pairs longer than max_seq_length."""
+    tokens_unpaired: int
+    """Tokens of one-sentence documents and of sentences left alone at a document's end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPlan:
+    """The instances of one repetition, as in InstancePlan; `labels` int8, empty without pairs."""
+
+    segments: NDArray[np.int64]
+    segment_offsets: NDArray[np.int64]
+    labels: NDArray[np.int8]
+    documents_used: int
+    tokens_borrowed: int = 0
+    tokens_truncated: int = 0
+    tokens_unpaired: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstancePlan:
+    """I instances before they are written, repetition by repetition, in document order.
+
+    `segments` int64 [G, 2], where each segment starts and ends in the documents' ids;
+    `segment_offsets` int64 [I + 1] into the segments; `pair_labels` int8 [I], None where the
+    objective has no pairs.
+    """
+
+    segments: NDArray[np.int64]
+    segment_offsets: NDArray[np.int64]
+    pair_labels: NDArray[np.int8] | None
+    counts: InstanceCounts
+
+    @property
+    def instances(self) -> int:
+        """I."""
+        return self.segment_offsets.size - 1
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the tokens of each instance, special tokens included, int64 [I]."""
+        ends = np.zeros(self.segments.shape[0] + 1, dtype=np.int64)
+        np.cumsum(self.segments[:, 1] - self.segments[:, 0] + 1, out=ends[1:])
+        lengths: NDArray[np.int64] = np.diff(ends[self.segment_offsets]) + 1
+        return lengths
+
+
+def write_instances(
+    plan: InstancePlan,
+    documents: EncodedDocuments,
+    order: NDArray[np.int64],
+    *,
+    cls_id: int,
+    sep_id: int,
+) -> InstanceRows:
+    """Write the instances `order` (int64, indices of the plan's) as rows in that order.
+
+    `documents` are those of the plan. Special tokens count as words of their own.
+    """
+    segments = plan.segment_offsets[order]
+    counts = plan.segment_offsets[order + 1] - segments
+    offsets = np.zeros(order.size + 1, dtype=np.int64)
+    np.cumsum(plan.lengths()[order], out=offsets[1:])
+    if plan.pair_labels is None:
+        first_segment_length = np.diff(offsets)
+    else:
+        first = plan.segments[segments]
+        first_segment_length = first[:, 1] - first[:, 0] + 2
+    columns: list[NDArray[Any]] = []
+    for values, opening, closing in (
+        (documents.ids, cls_id, sep_id),
+        (documents.word_starts, True, True),
+    ):
+        if values is None:
+            continue
+        column = np.empty(int(offsets[-1]), dtype=values.dtype)
+        _write_segments(
+            read_only(values),
+            read_only(plan.segments),
+            segments,
+            counts,
+            offsets,
+            values.dtype.type(opening),
+            values.dtype.type(closing),
+            column,
+        )
+        columns.append(column)
+    return InstanceRows(
+        input_ids=columns[0],
+        offsets=offsets,
+        first_segment_length=first_segment_length.astype(np.uint16),
+        pair_labels=None if plan.pair_labels is None else plan.pair_labels[order],
+        word_starts=columns[1] if len(columns) > 1 else None,
+    )
+
+
+@nb.njit(cache=True, nogil=True)
+def _write_segments(
+    values: NDArray[Any],
+    segments: NDArray[np.int64],
+    first_segments: NDArray[np.int64],
+    segment_counts: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    opening: Any,
+    closing: Any,
+    column: NDArray[Any],
+) -> None:
+    """Write the opening value of each row, then its segments, each with the closing value."""
+    for row in range(first_segments.size):
+        at = offsets[row]
+        column[at] = opening
+        at += 1
+        for segment in range(first_segments[row], first_segments[row] + segment_counts[row]):
+            start = segments[segment, 0]
+            length = segments[segment, 1] - start
+            column[at : at + length] = values[start : start + length]
+            at += length
+            column[at] = closing
+            at += 1
