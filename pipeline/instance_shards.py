@@ -126,7 +126,8 @@ def write_partition(
     """
     instances = config.instances
     schema = shard_schema(
-        vocab_size=config.vocabulary.vocab_size,
+        # What the vocabulary has, which may be less than what was asked for.
+        vocab_size=classes.maskable.size,
         objective=instances.objective,
         word_starts=documents.word_starts is not None,
         static_masking=config.masking.mode == "static",

@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.commit import Generation
 from pipeline.config import MaskingConfig
-from pipeline.contract import ObjectEntry, shard_schema
+from pipeline.contract import ObjectEntry, Objective, shard_schema
 from pipeline.instance_rows import InstanceRows
 from pipeline.instance_set import InstanceSet
 from pipeline.masking import mask_tokens, token_classes
@@ -113,12 +113,17 @@ def commit_instances(
     shards: Sequence[tuple[str, InstanceRows]],
     *,
     rows_per_batch: int,
+    objective: Objective = "nsp",
 ) -> InstanceSet:
     """Commit (split, rows) as one shard each, instances numbered on from 0."""
     generation = Generation(str(root), "instances", "0123456789abcdef0123")
     static = shards[0][1].masked_offsets is not None
+    word_starts = shards[0][1].word_starts is not None
     schema = shard_schema(
-        vocab_size=len(vocabulary), objective="nsp", word_starts=False, static_masking=static
+        vocab_size=len(vocabulary),
+        objective=objective,
+        word_starts=word_starts,
+        static_masking=static,
     )
     entries = []
     first = 0
@@ -142,7 +147,7 @@ def commit_instances(
     generation.commit(
         {
             "masking": {"mode": "static" if static else "dynamic"},
-            "objective": "nsp",
+            "objective": objective,
             "seed": SEED,
             "shards": entries,
             "special_ids": {token: number for number, token in enumerate(SPECIAL_TOKENS)},
@@ -151,7 +156,7 @@ def commit_instances(
                 for name, data in copies.items()
             },
             "vocab_size": len(vocabulary),
-            "word_starts": False,
+            "word_starts": word_starts,
         },
         {},
     )
