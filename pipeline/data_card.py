@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numba as nb
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.contract import LABEL_COUNTS
 from pipeline.instance_rows import InstanceRows
 from pipeline.masking import TokenClasses
+from pipeline.ragged import read_only
 
 # Buckets of the length histogram, as shares of max_seq_length.
 LENGTH_BUCKETS = 16
@@ -27,13 +30,23 @@ def mask_counts(rows: InstanceRows, classes: TokenClasses) -> Counts:
     now = rows.input_ids[rows.flat_masked_positions()]
     masked = int(np.count_nonzero(now == classes.mask_id))
     kept = int(np.count_nonzero(now == rows.masked_lm_ids))
+    # Every masked token was maskable; of what stands there now only [MASK] is not.
+    maskable = int(_count(read_only(rows.input_ids), read_only(classes.maskable)))
     return {
-        "maskable_tokens": int(np.count_nonzero(classes.maskable[rows.original_ids()])),
+        "maskable_tokens": maskable + masked,
         "masked_tokens": int(now.size),
         "masked_by_mask": masked,
         "masked_by_random": int(now.size) - masked - kept,
         "masked_kept": kept,
     }
+
+
+@nb.njit(cache=True, nogil=True)
+def _count(ids: NDArray[Any], flags: NDArray[np.bool_]) -> int:
+    count = 0
+    for token in ids:
+        count += flags[token]
+    return count
 
 
 def add_up(counts: Iterable[Mapping[str, Any]]) -> Counts:

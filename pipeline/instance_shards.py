@@ -94,13 +94,14 @@ def plan_partition(
         short_seq_prob=config.short_seq_prob,
     )
     lengths = plan.lengths()
-    histogram, _ = np.histogram(lengths, bins=LENGTH_BUCKETS, range=(0, config.max_seq_length))
+    # The last bucket holds max_seq_length itself.
+    buckets = np.minimum(lengths * LENGTH_BUCKETS // config.max_seq_length, LENGTH_BUCKETS - 1)
     counts: Counts = {
         **dataclasses.asdict(plan.counts),
         "instances": plan.instances,
         "tokens": int(lengths.sum()),
         "unknown_tokens": int(np.count_nonzero(documents.ids == _SPECIAL_IDS["[UNK]"])),
-        "length_histogram": histogram.tolist(),
+        "length_histogram": np.bincount(buckets, minlength=LENGTH_BUCKETS).tolist(),
     }
     if plan.pair_labels is not None:
         ones = int(np.count_nonzero(plan.pair_labels))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import zlib
 from collections.abc import Iterator
@@ -71,7 +72,9 @@ def write_shard(
     Returns the objects by name and the manifest's entry. Every record batch has
     `rows_per_batch` rows except the last.
     """
-    sink = pa.BufferOutputStream()
+    # Arrow's own stream copies all that was written once more to give it as bytes.
+    file = io.BytesIO()
+    sink = pa.PythonFile(file, mode="w")
     options = pa.ipc.IpcWriteOptions(
         compression=None if compression == "none" else compression, use_threads=False
     )
@@ -83,7 +86,7 @@ def write_shard(
             writer.write_batch(record_batch(rows, schema, first, last))
             offsets.append(sink.tell())
             counts.append(last - first)
-    data = sink.getvalue().to_pybytes()
+    data = file.getvalue()
     lengths = np.diff(rows.offsets[start : end + 1]).astype("<u2")
     objects = {f"{name}.arrow": data, f"{name}.lengths": lengths.tobytes()}
     entry = ShardEntry(

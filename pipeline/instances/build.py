@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.contract import PAIR_LABELS, Objective
 from pipeline.errors import ConfigError
 from pipeline.instances.documents import EncodedDocuments
 from pipeline.instances.packing import plan_packed
 from pipeline.instances.pairs import plan_pairs
-from pipeline.instances.plan import InstanceCounts, InstancePlan, SegmentPlan
+from pipeline.instances.plan import InstanceCounts, InstancePlan
 from pipeline.keyed_random import derive_key
 
 
@@ -46,7 +45,7 @@ def plan_instances(
     kept = documents.without_empty()
     key = np.uint64(derive_key(seed, "pair"))
     if objective in PAIR_LABELS:
-        plans = plan_pairs(
+        plan = plan_pairs(
             kept,
             key=key,
             repetitions=repetitions,
@@ -55,7 +54,7 @@ def plan_instances(
             sentence_order=objective == "sop",
         )
     else:
-        plans = plan_packed(
+        plan = plan_packed(
             kept,
             key=key,
             repetitions=repetitions,
@@ -63,33 +62,20 @@ def plan_instances(
             objective=objective,
         )
     with_tokens = kept.document_hashes.size
-    used = plans[0].documents_used if plans else 0
     tokens = int(kept.sentence_offsets[-1] - kept.sentence_offsets[0])
-    segments = np.concatenate([np.zeros((0, 2), np.int64), *(one.segments for one in plans)])
     return InstancePlan(
-        segments=segments,
-        segment_offsets=_joined_offsets(plans),
-        pair_labels=(
-            np.concatenate([np.zeros(0, np.int8), *(one.labels for one in plans)])
-            if objective in PAIR_LABELS
-            else None
-        ),
+        segments=plan.segments,
+        segment_offsets=plan.segment_offsets,
+        pair_labels=plan.pair_labels,
         counts=InstanceCounts(
             documents=documents.document_hashes.size,
-            documents_used=used,
-            documents_one_sentence=with_tokens - used,
+            documents_used=plan.documents_used,
+            documents_one_sentence=with_tokens - plan.documents_used,
             documents_empty=documents.document_hashes.size - with_tokens,
             tokens_read=tokens * len(repetitions),
-            tokens_borrowed=sum(one.tokens_borrowed for one in plans),
-            tokens_used=int((segments[:, 1] - segments[:, 0]).sum()),
-            tokens_truncated=sum(one.tokens_truncated for one in plans),
-            tokens_unpaired=sum(one.tokens_unpaired for one in plans),
+            tokens_borrowed=plan.tokens_borrowed,
+            tokens_used=int((plan.segments[:, 1] - plan.segments[:, 0]).sum()),
+            tokens_truncated=plan.tokens_truncated,
+            tokens_unpaired=plan.tokens_unpaired,
         ),
     )
-
-
-def _joined_offsets(plans: Sequence[SegmentPlan]) -> NDArray[np.int64]:
-    offsets = [np.zeros(1, dtype=np.int64)]
-    for one in plans:
-        offsets.append(one.segment_offsets[1:] + offsets[-1][-1])
-    return np.concatenate(offsets)

@@ -23,7 +23,7 @@ def plan_packed(
     repetitions: Sequence[int],
     max_seq_length: int,
     objective: Objective,
-) -> list[SegmentPlan]:
+) -> SegmentPlan:
     """Plan rows of whole sentences: each takes the sentences that fit whole, in their order.
 
     full_sentences: a row goes on into the next document, with a [SEP] between the two; documents
@@ -37,12 +37,13 @@ def plan_packed(
     """
     count = documents.document_hashes.size
     tokens = int(documents.sentence_offsets[-1] - documents.sentence_offsets[0])
-    # At most one segment a sentence, and one more for every row that a long sentence fills.
+    # At most one segment a sentence, and one more for every row that a long sentence fills. Pages
+    # that are never written take no memory.
     capacity = documents.sentence_offsets.size + tokens // (max_seq_length - _SPECIAL_TOKENS)
-    segments = np.empty((capacity, 2), dtype=np.int64)
-    segment_offsets = np.zeros(capacity + 1, dtype=np.int64)
+    segments = np.empty((capacity * len(repetitions), 2), dtype=np.int64)
+    segment_offsets = np.zeros(capacity * len(repetitions) + 1, dtype=np.int64)
     draws = np.empty(count, dtype=np.uint32)
-    plans = []
+    used = rows = 0
     for repetition in repetitions:
         order = np.arange(count, dtype=np.int64)
         _draw_each(key, np.uint32(repetition), documents.document_hashes, draws)
@@ -57,18 +58,17 @@ def plan_packed(
             objective == "full_sentences",
             objective == "sentence",
             objective == "doc_sentences" and repetition > 0,
+            used,
+            rows,
             segments,
             segment_offsets,
         )
-        plans.append(
-            SegmentPlan(
-                segments=segments[:used].copy(),
-                segment_offsets=segment_offsets[: rows + 1].copy(),
-                labels=np.zeros(0, np.int8),
-                documents_used=count,
-            )
-        )
-    return plans
+    return SegmentPlan(
+        segments=segments[:used],
+        segment_offsets=segment_offsets[: rows + 1],
+        pair_labels=None,
+        documents_used=count,
+    )
 
 
 @nb.njit(cache=True, nogil=True)
@@ -92,16 +92,16 @@ def _plan_rows(
     across_documents: bool,
     one_sentence: bool,
     shorten_first: bool,
+    used: int,
+    rows: int,
     segments: NDArray[np.int64],
     segment_offsets: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Fill `segments` and `segment_offsets`; return how many segments and rows.
+    """Go on after `used` segments and `rows` rows; return how many there are then.
 
     A row is open while `length` > 1: it holds [CLS], and so many tokens with their [SEP]s.
     """
     room = max_seq_length - _SPECIAL_TOKENS
-    used = 0
-    rows = 0
     length = np.int64(1)
     for document in order:
         limit = max_seq_length

@@ -24,7 +24,7 @@ def plan_pairs(
     max_seq_length: int,
     short_seq_prob: float,
     sentence_order: bool,
-) -> list[SegmentPlan]:
+) -> SegmentPlan:
     """Plan NSP pairs as Devlin et al. 2019 (A.2) and their released code do, or SOP pairs.
 
     Each document draws a target length: max_seq_length - 3 tokens, or with `short_seq_prob` a
@@ -46,15 +46,15 @@ def plan_pairs(
     With fewer than two documents that have tokens there is no random B: all NSP labels are 0.
     """
     # At most one instance a sentence. Pages that are never written take no memory.
-    capacity = documents.sentence_offsets.size - 1
+    capacity = (documents.sentence_offsets.size - 1) * len(repetitions)
     spans = np.empty((capacity, 4), dtype=np.int64)
     labels = np.empty(capacity, dtype=np.int8)
     order = np.argsort(documents.document_hashes, kind="stable")
     rank = np.empty_like(order)
     rank[order] = np.arange(order.size)
-    plans = []
+    made = used = borrowed = truncated = unpaired = 0
     for repetition in repetitions:
-        instances, used, borrowed, truncated, unpaired = _plan_pairs(
+        counts = _plan_pairs(
             documents.sentence_offsets,
             documents.document_offsets,
             documents.document_hashes,
@@ -65,21 +65,23 @@ def plan_pairs(
             np.int64(max_seq_length - _SPECIAL_TOKENS),
             np.uint64(round(short_seq_prob * (1 << 32))),
             sentence_order,
-            spans,
-            labels,
+            spans[made:],
+            labels[made:],
         )
-        plans.append(
-            SegmentPlan(
-                segments=spans[:instances].reshape(-1, 2).copy(),
-                segment_offsets=2 * np.arange(instances + 1, dtype=np.int64),
-                labels=labels[:instances].copy(),
-                documents_used=used,
-                tokens_borrowed=borrowed,
-                tokens_truncated=truncated,
-                tokens_unpaired=unpaired,
-            )
-        )
-    return plans
+        made += counts[0]
+        used = counts[1]
+        borrowed += counts[2]
+        truncated += counts[3]
+        unpaired += counts[4]
+    return SegmentPlan(
+        segments=spans[:made].reshape(-1, 2),
+        segment_offsets=2 * np.arange(made + 1, dtype=np.int64),
+        pair_labels=labels[:made],
+        documents_used=used,
+        tokens_borrowed=borrowed,
+        tokens_truncated=truncated,
+        tokens_unpaired=unpaired,
+    )
 
 
 @nb.njit(cache=True, nogil=True)

@@ -13,6 +13,8 @@ from pipeline.instance_rows import InstanceRows
 from pipeline.instances.documents import EncodedDocuments
 from pipeline.ragged import read_only
 
+_ROWS_AHEAD = 32
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceCounts:
@@ -45,11 +47,11 @@ class InstanceCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPlan:
-    """The instances of one repetition, as in InstancePlan; `labels` int8, empty without pairs."""
+    """The instances of all repetitions, as in InstancePlan, and what was counted on the way."""
 
     segments: NDArray[np.int64]
     segment_offsets: NDArray[np.int64]
-    labels: NDArray[np.int8]
+    pair_labels: NDArray[np.int8] | None
     documents_used: int
     tokens_borrowed: int = 0
     tokens_truncated: int = 0
@@ -95,15 +97,14 @@ def write_instances(
 
     `documents` are those of the plan. Special tokens count as words of their own.
     """
-    segments = plan.segment_offsets[order]
-    counts = plan.segment_offsets[order + 1] - segments
     offsets = np.zeros(order.size + 1, dtype=np.int64)
-    np.cumsum(plan.lengths()[order], out=offsets[1:])
-    if plan.pair_labels is None:
-        first_segment_length = np.diff(offsets)
-    else:
-        first = plan.segments[segments]
-        first_segment_length = first[:, 1] - first[:, 0] + 2
+    first_segment_length = np.empty(order.size, dtype=np.uint16)
+    plan_arrays = (
+        read_only(plan.segments),
+        read_only(plan.segment_offsets),
+        read_only(order),
+    )
+    _measure(*plan_arrays, plan.pair_labels is not None, offsets, first_segment_length)
     columns: list[NDArray[Any]] = []
     for values, opening, closing in (
         (documents.ids, cls_id, sep_id),
@@ -114,9 +115,7 @@ def write_instances(
         column = np.empty(int(offsets[-1]), dtype=values.dtype)
         _write_segments(
             read_only(values),
-            read_only(plan.segments),
-            segments,
-            counts,
+            *plan_arrays,
             offsets,
             values.dtype.type(opening),
             values.dtype.type(closing),
@@ -126,32 +125,68 @@ def write_instances(
     return InstanceRows(
         input_ids=columns[0],
         offsets=offsets,
-        first_segment_length=first_segment_length.astype(np.uint16),
+        first_segment_length=first_segment_length,
         pair_labels=None if plan.pair_labels is None else plan.pair_labels[order],
         word_starts=columns[1] if len(columns) > 1 else None,
     )
 
 
 @nb.njit(cache=True, nogil=True)
+def _measure(
+    segments: NDArray[np.int64],
+    segment_offsets: NDArray[np.int64],
+    order: NDArray[np.int64],
+    pairs: bool,
+    offsets: NDArray[np.int64],
+    first_segment_length: NDArray[np.uint16],
+) -> None:
+    """Fill where each row ends, and how long its first segment is."""
+    for row in range(order.size):
+        first = segment_offsets[order[row]]
+        last = segment_offsets[order[row] + 1]
+        length = 1 + last - first
+        for segment in range(first, last):
+            length += segments[segment, 1] - segments[segment, 0]
+        offsets[row + 1] = offsets[row] + length
+        if pairs:
+            length = segments[first, 1] - segments[first, 0] + 2
+        first_segment_length[row] = length
+
+
+@nb.njit(cache=True, nogil=True)
 def _write_segments(
     values: NDArray[Any],
     segments: NDArray[np.int64],
-    first_segments: NDArray[np.int64],
-    segment_counts: NDArray[np.int64],
+    segment_offsets: NDArray[np.int64],
+    order: NDArray[np.int64],
     offsets: NDArray[np.int64],
     opening: Any,
     closing: Any,
     column: NDArray[Any],
-) -> None:
-    """Write the opening value of each row, then its segments, each with the closing value."""
-    for row in range(first_segments.size):
-        at = offsets[row]
-        column[at] = opening
-        at += 1
-        for segment in range(first_segments[row], first_segments[row] + segment_counts[row]):
-            start = segments[segment, 0]
-            length = segments[segment, 1] - start
-            column[at : at + length] = values[start : start + length]
-            at += length
-            column[at] = closing
+) -> Any:
+    """Write the opening value of each row, then its segments, each with the closing value.
+
+    Returns a value of no meaning, so that the reads ahead are not left out.
+    """
+    touched = values[0] if values.size else opening
+    for block in range(0, order.size, _ROWS_AHEAD):
+        end = min(block + _ROWS_AHEAD, order.size)
+        # Rows come in random order, and a miss of the cache costs more than a segment's copy. These
+        # reads wait for nothing, so the processor has many of them under way at a time.
+        for row in range(block, end):
+            for segment in range(segment_offsets[order[row]], segment_offsets[order[row] + 1]):
+                touched |= values[segments[segment, 0]]
+        for row in range(block, end):
+            at = offsets[row]
+            column[at] = opening
             at += 1
+            for segment in range(segment_offsets[order[row]], segment_offsets[order[row] + 1]):
+                start = segments[segment, 0]
+                length = segments[segment, 1] - start
+                # A loop: a slice's own bookkeeping costs as much as a short segment's tokens.
+                for token in range(length):
+                    column[at + token] = values[start + token]
+                at += length
+                column[at] = closing
+                at += 1
+    return touched
