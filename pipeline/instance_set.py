@@ -40,7 +40,8 @@ class InstanceSet:
         return shard_schema(
             vocab_size=self.vocab_size,
             objective=self.objective,
-            word_starts=bool(self.manifest["word_starts"]),
+            # Sets that were made before there was such a column do not name it.
+            word_starts=bool(self.manifest.get("word_starts")),
             static_masking=self.static_masking,
         )
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import regex
 
 from pipeline.config import InstancesConfig, MaskingConfig, PipelineConfig, SourceConfig
 from pipeline.contract import LABEL_COUNTS, ShardEntry, shard_schema
@@ -26,6 +27,7 @@ from pipeline.word_starts import find_word_starts, is_segmented
 # Instance numbers of different partitions never meet: a partition has fewer than 2**40 rows.
 PARTITION_BITS = 40
 
+_IDEOGRAPH = regex.compile(r"\p{Script=Han}")
 _SPECIAL_IDS = {token: number for number, token in enumerate(SPECIAL_TOKENS)}
 
 
@@ -79,6 +81,14 @@ def encode_documents(
         moved = np.repeat(documents.sentence_offsets[rows] - offsets[:-1], np.diff(offsets))
         word_starts[np.arange(ids.size) + moved] = found
     return dataclasses.replace(documents, word_starts=word_starts)
+
+
+def count_ideographs(documents: EncodedDocuments, vocabulary: Sequence[str]) -> Counts:
+    """Count tokens that are ideographs, where no segmenter says which of them make a word."""
+    if documents.word_starts is not None:
+        return {}
+    is_ideograph = np.array([bool(_IDEOGRAPH.fullmatch(entry)) for entry in vocabulary])
+    return {"ideograph_tokens": int(np.count_nonzero(is_ideograph[documents.ids]))}
 
 
 def plan_partition(

@@ -60,6 +60,13 @@ class InstancesConfig:
             "must be at least 1",
         )
         require(
+            self.rows_per_batch * self.max_seq_length < 1 << 31,
+            "instances.rows_per_batch",
+            self.rows_per_batch,
+            f"with max_seq_length = {self.max_seq_length} a record batch could pass 2**31 tokens, "
+            "more than its 32-bit offsets reach; lower it",
+        )
+        require(
             self.rows_per_shard >= 1 and self.rows_per_shard % self.rows_per_batch == 0,
             "instances.rows_per_shard",
             self.rows_per_shard,

@@ -12,17 +12,18 @@ from rich.console import Console
 
 from pipeline.commit import Generation, current, require_same_identity
 from pipeline.config import PipelineConfig
-from pipeline.contract import LABEL_COUNTS, SPLITS, ObjectEntry, fingerprint
+from pipeline.contract import SPLITS, ObjectEntry, fingerprint
 from pipeline.data_card import add_up, data_card
 from pipeline.encoding import WordPieceEncoder
-from pipeline.errors import InputError
 from pipeline.identity import (
     documents_identity,
     instances_identity,
     masking_identity,
     vocabulary_identity,
 )
+from pipeline.instance_checks import require_instances, warnings_of
 from pipeline.instance_shards import (
+    count_ideographs,
     encode_documents,
     has_word_starts,
     plan_partition,
@@ -110,8 +111,10 @@ def run(config: PipelineConfig) -> dict[str, Any]:
             split: add_up([facts["counts"] for facts in built if facts["split"] == split])
             for split in SPLITS
         }
-        _require_instances(counts["train"], objective)
-        _warn(config, counts["train"])
+        require_instances(counts["train"], objective)
+        console = Console(stderr=True, soft_wrap=True, highlight=False)
+        for warning in warnings_of(config, counts["train"]):
+            console.print(f"warning: {warning}", markup=False)
         tokenizer = {TOKENIZER_JSON: "tokenizer_json", VOCAB_TXT: "vocab_txt"}
         copies = {name: plan.vocabulary_bytes(name) for name in tokenizer}
         generation.complete("tokenizer", copies, {})
@@ -145,53 +148,6 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         )
 
 
-def _require_instances(counts: Mapping[str, Any], objective: str) -> None:
-    """Refuse instances that teach nothing: none at all, or labels of one kind only."""
-    if counts.get("instances", 0) == 0:
-        why = "no document has two sentences" if objective in LABEL_COUNTS else "all are empty"
-        raise InputError(
-            f"instances: none from {counts.get('documents', 0)} documents: {why}; "
-            "check how the sources mark documents (a blank line ends one)"
-        )
-    if objective not in LABEL_COUNTS:
-        return
-    zeros, ones = (counts[name] for name in LABEL_COUNTS[objective])
-    if zeros and ones:
-        return
-    if objective == "nsp":
-        kind = "follow" if ones == 0 else "are random"
-        remedy = "next sentence prediction needs several documents of several sentences, there are"
-        raise InputError(
-            f"instances: every pair of {counts['instances']} would {kind}: {remedy} "
-            f"{counts['documents']}; mark documents by blank lines or add text"
-        )
-    kind = "in order" if ones == 0 else "swapped"
-    raise InputError(
-        f"instances: all of {counts['instances']} pairs would be {kind}: too few to teach sentence "
-        "order; add text"
-    )
-
-
-def _warn(config: PipelineConfig, counts: Mapping[str, Any]) -> None:
-    """Say on standard error what is allowed but is seldom meant."""
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-    short = counts["documents_one_sentence"] + counts["documents_empty"]
-    if 2 * short > counts["documents"]:
-        console.print(
-            f"warning: {short:,} of {counts['documents']:,} documents have fewer than two "
-            "sentences and make no pair: check how the sources mark documents",
-            markup=False,
-        )
-    limit = config.masking.max_predictions_per_seq
-    wanted = config.masking.probability * counts["tokens"] / counts["instances"]
-    if 0 < limit < 0.9 * wanted:
-        console.print(
-            f"warning: masking.max_predictions_per_seq = {limit} caps the {wanted:.0f} tokens that "
-            f"masking.probability = {config.masking.probability} would mask of an instance",
-            markup=False,
-        )
-
-
 def build_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     """Build every instance of one partition and write its shards."""
     config = plan.config
@@ -213,6 +169,7 @@ def build_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         classes=classes,
     )
     instances, counts = plan_partition(documents, config.instances, seed=config.seed)
+    counts |= count_ideographs(documents, vocabulary)
     shards = []
     created = []
     masked = []
