@@ -10,7 +10,7 @@ from rich.table import Table
 from pipeline.contract import LABEL_MEANINGS, PAIR_LABELS, SPLITS
 from pipeline.data_card import LENGTH_BUCKETS
 
-_BAR = 40  # characters of the longest bar
+_BAR = 24  # characters of the longest bar: a table fits 80 columns
 
 _SHARES = {
     "fill": "tokens of the max_seq_length places",

@@ -17,7 +17,14 @@ from pipeline.config import MaskingConfig
 from pipeline.contract import ObjectEntry, ShardEntry, shard_schema
 from pipeline.errors import CorruptError
 from pipeline.instance_rows import InstanceRows
-from pipeline.shards import instance_rows, read_batch, shard_faults, write_shard
+from pipeline.shards import (
+    _row_faults,
+    instance_rows,
+    read_batch,
+    record_batch,
+    shard_faults,
+    write_shard,
+)
 from pipeline.storage import LocalStorage
 from tests.pipeline.small_run import VOCABULARY, masked_rows, random_rows
 
@@ -251,3 +258,22 @@ def test_bytes_that_are_no_arrow_file_are_a_fault() -> None:
     name = entry.object.name
     for data in (b"", b"no arrow", objects[name][:-9], objects[name][:100]):
         assert "not a valid Arrow file" in faults({**objects, name: data}, entry, schema)
+
+
+def test_labels_and_word_starts_that_make_no_sense_are_faults() -> None:
+    rows = random_rows(20)
+    assert rows.pair_labels is not None
+    rows.pair_labels[4] = 2
+    objects, entry, schema = write(rows)
+    assert faults(objects, entry, schema) == "record batch 0: a pair label other than 0 and 1"
+
+    rows = dataclasses.replace(
+        random_rows(20), pair_labels=None, word_starts=np.ones(1000, np.bool_)
+    )
+    schema = shard_schema(
+        vocab_size=len(VOCABULARY), objective="sentence", word_starts=True, static_masking=False
+    )
+    short = pa.array([[True]] * 20, schema.field("word_starts").type)
+    batch = record_batch(rows, schema, 0, 20).set_column(2, schema.field(2), short)
+    read = instance_rows(batch)
+    assert "20 word_starts for" in " ".join(_row_faults(read, 10_000))
