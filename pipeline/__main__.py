@@ -14,6 +14,8 @@ from rich.table import Table
 from pipeline import artefacts, config
 from pipeline.command_line import parse_config, run_command
 from pipeline.config import MaskingConfig, PipelineConfig, require
+from pipeline.contract import LABEL_MEANINGS, PAIR_LABELS
+from pipeline.errors import InputError
 from pipeline.storage import open_storage
 
 USAGE = """\
@@ -21,10 +23,11 @@ usage: python -m pipeline COMMAND [--config FILE.toml] [--FIELD VALUE ...] [--de
 
   documents    raw files -> cleaned documents of sentences, partitioned by hash
   vocabulary   documents -> word counts, WordPiece vocabulary, tokenizer.json
-  instances    documents -> Arrow shards of sentence pairs
+  instances    documents -> Arrow shards of training instances
   run          the three stages above; each finds what is done already
 
   inspect URI  counts and decoded instances with their masks
+  stats URI    data card of the instances: fill, labels, masks, losses, lengths
   verify URI   check schema, counts, sizes and checksums; exit code 1 on any fault
   gc ROOT      list finished generations that nothing points to; --delete removes them
 
@@ -46,6 +49,14 @@ class InspectArguments:
     epoch: int = 0
     """Epoch of the masks, where they are dynamic."""
     masking: MaskingConfig = MaskingConfig()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StatsArguments:
+    """Print the data card of a set of instances."""
+
+    uri: Uri
+    """A run's root, the instances folder or one generation of instances."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,6 +87,8 @@ def main(argv: Sequence[str]) -> int:
         return run_stages(command, parse_config(PipelineConfig, config.load, rest, prog))
     if command == "inspect":
         return inspect(tyro.cli(InspectArguments, prog=prog, args=rest, use_underscores=True))
+    if command == "stats":
+        return stats(tyro.cli(StatsArguments, prog=prog, args=rest))
     if command == "verify":
         return verify(tyro.cli(VerifyArguments, prog=prog, args=rest))
     if command == "gc":
@@ -131,12 +144,33 @@ def inspect(arguments: InspectArguments) -> int:
         for one in decode_instances(
             instances, arguments.split, arguments.rows, arguments.masking, arguments.epoch
         ):
-            label = "B is random" if one.label else "B follows A"
-            console.print(
-                f"instance {one.number}: {one.tokens} tokens, next_sentence_label {one.label} "
-                f"({label})\n  A: {spaced(one.first_segment)}\n  B: {spaced(one.second_segment)}",
-                markup=False,
-            )
+            lines = [f"instance {one.number}: {one.tokens} tokens"]
+            if one.label is not None:
+                objective = instances.objective
+                meaning = LABEL_MEANINGS[objective][one.label]
+                lines[0] += f", {PAIR_LABELS[objective]} {one.label} ({meaning})"
+            lines.append(f"  A: {spaced(one.first_segment)}")
+            if one.second_segment:
+                lines.append(f"  B: {spaced(one.second_segment)}")
+            console.print("\n".join(lines), markup=False)
+    return 0
+
+
+def stats(arguments: StatsArguments) -> int:
+    """Print the data card of the instances at a URI as tables."""
+    from pipeline.stats import tables
+
+    found = [one for one in artefacts.find(arguments.uri) if one.stage == "instances"]
+    if not found:
+        raise InputError(
+            f"{arguments.uri}: no instances here; run `python -m pipeline instances` first, or "
+            "name a run's root"
+        )
+    console = Console(highlight=False)
+    for generation in found:
+        console.print(f"instances {generation.fingerprint}", markup=False)
+        for table in tables(generation.manifest() or {}):
+            console.print(table)
     return 0
 
 

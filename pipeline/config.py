@@ -12,13 +12,14 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from pipeline.config_fields import STRICT, Identity, Operational, require
 from pipeline.documents_config import CleaningConfig, DocumentsConfig
 from pipeline.errors import ConfigError
+from pipeline.instances_config import InstancesConfig, MaskingConfig
 from pipeline.source_config import SourceConfig
 from pipeline.vocabulary_config import VocabularyConfig
 
@@ -45,110 +46,6 @@ T = TypeVar("T")
 
 # Tables of the trainer's half; pipeline commands skip them, trainer commands read both halves.
 TRAINER_TABLES = ("model", "optimizer", "schedule", "training", "evaluation")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class InstancesConfig:
-    """Documents to instances in Arrow shards."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    objective: Identity[Literal["nsp"]] = "nsp"
-    """nsp: next sentence prediction (Devlin et al. 2019, 3.1)."""
-    max_seq_length: Identity[int] = 512
-    """Tokens of an instance at most, special tokens included."""
-    short_seq_prob: Identity[float] = 0.1
-    """Share of the chunks with a shorter random target length."""
-    duplicate_factor: Identity[int] = 1
-    """Times each document is cut into instances, differently each time."""
-    rows_per_batch: Identity[int] = 1_024
-    """Instances in one Arrow record batch."""
-    rows_per_shard: Identity[int] = 131_072
-    """Instances in one shard; the last shard of a partition may have fewer."""
-
-    def __post_init__(self) -> None:
-        require(
-            8 <= self.max_seq_length <= 8192,
-            "instances.max_seq_length",
-            self.max_seq_length,
-            "must be in [8, 8192]",
-        )
-        require(
-            0.0 <= self.short_seq_prob <= 1.0,
-            "instances.short_seq_prob",
-            self.short_seq_prob,
-            "must be in [0, 1]",
-        )
-        require(
-            1 <= self.duplicate_factor <= 255,
-            "instances.duplicate_factor",
-            self.duplicate_factor,
-            "must be in [1, 255]",
-        )
-        require(
-            self.rows_per_batch >= 1,
-            "instances.rows_per_batch",
-            self.rows_per_batch,
-            "must be at least 1",
-        )
-        require(
-            self.rows_per_shard >= 1 and self.rows_per_shard % self.rows_per_batch == 0,
-            "instances.rows_per_shard",
-            self.rows_per_shard,
-            f"must be a multiple of instances.rows_per_batch = {self.rows_per_batch}",
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MaskingConfig:
-    """Which tokens are masked, and how; static in the shards or dynamic in the loader."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    mode: Identity[Literal["dynamic", "static"]] = "dynamic"
-    """dynamic: anew each epoch in the loader (Liu et al. 2019, 4.1); static: once, in the
-    shards."""
-    unit: Identity[Literal["token", "whole_word"]] = "token"
-    """What is masked together."""
-    amount: Identity[Literal["exact", "bernoulli"]] = "exact"
-    """exact: round(probability x maskable tokens) of each instance; bernoulli: each unit alone."""
-    probability: Identity[float] = 0.15
-    """Share of the maskable tokens that are predicted."""
-    mask_share: Identity[float] = 0.8
-    """Share of the predicted tokens replaced by [MASK]."""
-    random_share: Identity[float] = 0.1
-    """Share of the predicted tokens replaced by a random ordinary token; the rest is kept."""
-    max_predictions_per_seq: Identity[int] = 0
-    """Most predicted tokens of an instance; 0 means no limit beyond the probability."""
-
-    def __post_init__(self) -> None:
-        require(
-            0.0 < self.probability <= 1.0,
-            "masking.probability",
-            self.probability,
-            "must be in (0, 1]",
-        )
-        for name in ("mask_share", "random_share"):
-            value = getattr(self, name)
-            require(0.0 <= value <= 1.0, f"masking.{name}", value, "must be in [0, 1]")
-        require(
-            self.mask_share + self.random_share <= 1.0 + 1e-9,
-            "masking.random_share",
-            self.random_share,
-            f"with masking.mask_share = {self.mask_share} the shares pass 1",
-        )
-        require(
-            self.max_predictions_per_seq >= 0,
-            "masking.max_predictions_per_seq",
-            self.max_predictions_per_seq,
-            "must be >= 0",
-        )
-        require(
-            self.amount == "exact" or self.max_predictions_per_seq == 0,
-            "masking.max_predictions_per_seq",
-            self.max_predictions_per_seq,
-            'limits an exact amount only; leave it out, or set masking.amount = "exact"',
-        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

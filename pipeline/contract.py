@@ -12,7 +12,7 @@ import json
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -21,7 +21,7 @@ from pipeline.storage import sha256
 MANIFEST_VERSION = 1
 
 # Rises when a stage's code writes other bytes for the same input and config.
-STAGE_VERSIONS = {"documents": 2, "vocabulary": 2, "instances": 1, "training": 1, "export": 1}
+STAGE_VERSIONS = {"documents": 2, "vocabulary": 2, "instances": 2, "training": 1, "export": 1}
 
 SPLITS = ("train", "held_out")
 
@@ -38,7 +38,20 @@ DOCUMENT_SCHEMA = pa.schema(
     ]
 )
 
-NSP_LABEL = "next_sentence_label"
+Objective = Literal["nsp", "sop", "full_sentences", "doc_sentences", "sentence"]
+Compression = Literal["zstd", "lz4", "none"]
+
+# The label column of the objectives that have pairs, and what its 0 and 1 are counted as.
+PAIR_LABELS: Mapping[str, str] = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
+LABEL_COUNTS: Mapping[str, tuple[str, str]] = {
+    "nsp": ("is_next", "random_next"),
+    "sop": ("in_order", "swapped"),
+}
+LABEL_MEANINGS: Mapping[str, tuple[str, str]] = {
+    "nsp": ("B follows A", "B is random"),
+    "sop": ("B follows A", "A follows B"),
+}
+WORD_STARTS = "word_starts"
 MASKED_POSITIONS = "masked_lm_positions"
 MASKED_IDS = "masked_lm_ids"
 
@@ -48,19 +61,27 @@ def token_type(vocab_size: int) -> pa.DataType:
     return pa.uint16() if vocab_size <= 1 << 16 else pa.uint32()
 
 
-def shard_schema(*, vocab_size: int, static_masking: bool) -> pa.Schema:
+def shard_schema(
+    *, vocab_size: int, objective: Objective, word_starts: bool, static_masking: bool
+) -> pa.Schema:
     """Return the schema of an instance shard (design: the shard contract)."""
-    ids = pa.list_(pa.field("item", token_type(vocab_size), nullable=False))
-    positions = pa.list_(pa.field("item", pa.uint16(), nullable=False))
+    ids = _list_of(token_type(vocab_size))
     fields = [
         pa.field("input_ids", ids, nullable=False),
         pa.field("first_segment_length", pa.uint16(), nullable=False),
-        pa.field(NSP_LABEL, pa.int8(), nullable=False),
     ]
+    if objective in PAIR_LABELS:
+        fields.append(pa.field(PAIR_LABELS[objective], pa.int8(), nullable=False))
+    if word_starts:
+        fields.append(pa.field(WORD_STARTS, _list_of(pa.bool_()), nullable=False))
     if static_masking:
-        fields.append(pa.field(MASKED_POSITIONS, positions, nullable=False))
+        fields.append(pa.field(MASKED_POSITIONS, _list_of(pa.uint16()), nullable=False))
         fields.append(pa.field(MASKED_IDS, ids, nullable=False))
     return pa.schema(fields)
+
+
+def _list_of(item: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("item", item, nullable=False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 
 from pipeline.config import MaskingConfig
+from pipeline.instance_rows import InstanceRows
 from pipeline.instance_set import InstanceSet
 from pipeline.masking import mask_tokens
-from pipeline.shards import InstanceRows
 from pipeline.vocabulary import read_vocab
 
 Kind = Literal["plain", "special", "mask", "random", "kept"]
@@ -34,10 +34,11 @@ class DecodedToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedInstance:
-    """One instance; `label` is its next_sentence_label (0 = B follows A, 1 = random)."""
+    """One instance; `second_segment` is empty where the objective has no pairs."""
 
     number: int
-    label: int
+    label: int | None
+    """next_sentence_label or sentence_order_label; None where the objective has no pairs."""
     first_segment: tuple[DecodedToken, ...]
     second_segment: tuple[DecodedToken, ...]
 
@@ -85,6 +86,7 @@ def _decode(
             repetition=0,
             rules=rules,
             classes=instances.token_classes,
+            word_starts=rows.word_starts,
         )
         ids, row_offsets, originals = masked.input_ids, masked.row_offsets, masked.masked_lm_ids
         positions = masked.positions
@@ -105,7 +107,7 @@ def _decode(
         cut = int(rows.first_segment_length[row])
         yield DecodedInstance(
             number=first + row,
-            label=int(rows.next_sentence_label[row]),
+            label=None if rows.pair_labels is None else int(rows.pair_labels[row]),
             first_segment=tuple(tokens[:cut]),
             second_segment=tuple(tokens[cut:]),
         )

@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.commit import Generation, current
-from pipeline.contract import ObjectEntry, ShardEntry, shard_schema
+from pipeline.contract import ObjectEntry, Objective, ShardEntry, shard_schema
 from pipeline.errors import InputError
+from pipeline.instance_rows import InstanceRows
 from pipeline.masking import TokenClasses, token_classes
-from pipeline.shards import InstanceRows, instance_rows, read_batch
+from pipeline.shards import instance_rows, read_batch
 from pipeline.storage import Storage
 from pipeline.vocabulary import read_vocab
 
@@ -36,7 +37,13 @@ class InstanceSet:
     @cached_property
     def schema(self) -> pa.Schema:
         """The shards' schema."""
-        return shard_schema(vocab_size=self.vocab_size, static_masking=self.static_masking)
+        return shard_schema(
+            vocab_size=self.vocab_size,
+            objective=self.objective,
+            # Sets that were made before there was such a column do not name it.
+            word_starts=bool(self.manifest.get("word_starts")),
+            static_masking=self.static_masking,
+        )
 
     @cached_property
     def _storage(self) -> Storage:
@@ -47,6 +54,12 @@ class InstanceSet:
     def vocab_size(self) -> int:
         """Entries of the vocabulary."""
         return int(self.manifest["vocab_size"])
+
+    @property
+    def objective(self) -> Objective:
+        """What the instances were cut for."""
+        objective: Objective = self.manifest["objective"]
+        return objective
 
     @property
     def static_masking(self) -> bool:

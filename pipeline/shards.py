@@ -2,74 +2,49 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.contract import MASKED_IDS, MASKED_POSITIONS, NSP_LABEL, ObjectEntry, ShardEntry
+from pipeline.contract import (
+    MASKED_IDS,
+    MASKED_POSITIONS,
+    PAIR_LABELS,
+    WORD_STARTS,
+    Compression,
+    ObjectEntry,
+    ShardEntry,
+)
 from pipeline.errors import CorruptError
+from pipeline.instance_rows import InstanceRows
 from pipeline.storage import Storage
 
 _MAGIC_BYTES = 8  # "ARROW1" and its padding
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceRows:
-    """Instances as flat arrays; the last three are None unless masking is static.
-
-    `input_ids` [N] uint16 or uint32; `offsets` int64 [I + 1]; `first_segment_length` uint16 [I];
-    `next_sentence_label` int8 [I]; `masked_positions` uint16 [M], within the row;
-    `masked_offsets` int64 [I + 1] into them; `masked_lm_ids` [M] of the dtype of `input_ids`.
-    """
-
-    input_ids: NDArray[Any]
-    offsets: NDArray[np.int64]
-    first_segment_length: NDArray[np.uint16]
-    next_sentence_label: NDArray[np.int8]
-    masked_positions: NDArray[np.uint16] | None = None
-    masked_offsets: NDArray[np.int64] | None = None
-    masked_lm_ids: NDArray[Any] | None = None
-
-    @property
-    def rows(self) -> int:
-        """Number of instances."""
-        return self.offsets.size - 1
-
-    def flat_masked_positions(self) -> NDArray[np.int64]:
-        """Return the masked positions as int64 [M] indices of `input_ids` (static masking)."""
-        assert self.masked_positions is not None and self.masked_offsets is not None
-        starts = np.repeat(self.offsets[:-1], np.diff(self.masked_offsets))
-        return starts + self.masked_positions
-
-    def original_ids(self) -> NDArray[Any]:
-        """Return `input_ids` with static masks undone."""
-        if self.masked_offsets is None:
-            return self.input_ids
-        ids = self.input_ids.copy()
-        ids[self.flat_masked_positions()] = self.masked_lm_ids
-        return ids
-
-    def record_batch(self, schema: pa.Schema, start: int, end: int) -> pa.RecordBatch:
-        """Return rows [start, end) under the contract's schema."""
-        columns = [
-            _ragged(self.input_ids, self.offsets, start, end, schema.field("input_ids").type),
-            pa.array(self.first_segment_length[start:end]),
-            pa.array(self.next_sentence_label[start:end]),
-        ]
-        if self.masked_offsets is not None:
-            for name, values in (
-                (MASKED_POSITIONS, self.masked_positions),
-                (MASKED_IDS, self.masked_lm_ids),
-            ):
-                kind = schema.field(name).type
-                columns.append(_ragged(values, self.masked_offsets, start, end, kind))
-        return pa.record_batch(columns, schema=schema)
+def record_batch(rows: InstanceRows, schema: pa.Schema, start: int, end: int) -> pa.RecordBatch:
+    """Return rows [start, end) under the contract's schema."""
+    ragged: dict[str, tuple[Any, Any]] = {
+        "input_ids": (rows.input_ids, rows.offsets),
+        WORD_STARTS: (rows.word_starts, rows.offsets),
+        MASKED_POSITIONS: (rows.masked_positions, rows.masked_offsets),
+        MASKED_IDS: (rows.masked_lm_ids, rows.masked_offsets),
+    }
+    flat: dict[str, Any] = dict.fromkeys(PAIR_LABELS.values(), rows.pair_labels)
+    flat["first_segment_length"] = rows.first_segment_length
+    columns = []
+    for field in schema:
+        if field.name in ragged:
+            columns.append(_ragged(*ragged[field.name], start, end, field.type))
+        else:
+            columns.append(pa.array(flat[field.name][start:end]))
+    return pa.record_batch(columns, schema=schema)
 
 
 def _ragged(
@@ -90,23 +65,28 @@ def write_shard(
     end: int,
     rows_per_batch: int,
     first_instance: int,
+    compression: Compression = "zstd",
 ) -> tuple[dict[str, bytes], ShardEntry]:
     """Write rows [start, end) as one shard and its lengths sidecar.
 
     Returns the objects by name and the manifest's entry. Every record batch has
     `rows_per_batch` rows except the last.
     """
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+    # Arrow's own stream copies all that was written once more to give it as bytes.
+    file = io.BytesIO()
+    sink = pa.PythonFile(file, mode="w")
+    options = pa.ipc.IpcWriteOptions(
+        compression=None if compression == "none" else compression, use_threads=False
+    )
     offsets = [_MAGIC_BYTES + schema.serialize().size]
     counts = []
     with pa.ipc.new_file(sink, schema, options=options) as writer:
         for first in range(start, end, rows_per_batch):
             last = min(first + rows_per_batch, end)
-            writer.write_batch(rows.record_batch(schema, first, last))
+            writer.write_batch(record_batch(rows, schema, first, last))
             offsets.append(sink.tell())
             counts.append(last - first)
-    data = sink.getvalue().to_pybytes()
+    data = file.getvalue()
     lengths = np.diff(rows.offsets[start : end + 1]).astype("<u2")
     objects = {f"{name}.arrow": data, f"{name}.lengths": lengths.tobytes()}
     entry = ShardEntry(
@@ -152,16 +132,21 @@ def read_batch(
 
 def instance_rows(batch: pa.RecordBatch) -> InstanceRows:
     """View a record batch as flat arrays (no copy of the ids)."""
+    names = set(batch.schema.names)
     ids, offsets = _flat(batch.column("input_ids"))
-    positions = masked_offsets = masked_ids = None
-    if MASKED_POSITIONS in batch.schema.names:
+    word_starts = positions = masked_offsets = masked_ids = None
+    if WORD_STARTS in names:
+        word_starts, _ = _flat(batch.column(WORD_STARTS))
+    if MASKED_POSITIONS in names:
         positions, masked_offsets = _flat(batch.column(MASKED_POSITIONS))
         masked_ids, _ = _flat(batch.column(MASKED_IDS))
+    labels = [np.asarray(batch.column(name)) for name in PAIR_LABELS.values() if name in names]
     return InstanceRows(
         input_ids=ids,
         offsets=offsets,
         first_segment_length=np.asarray(batch.column("first_segment_length")),
-        next_sentence_label=np.asarray(batch.column(NSP_LABEL)),
+        pair_labels=labels[0] if labels else None,
+        word_starts=word_starts,
         masked_positions=positions,
         masked_offsets=masked_offsets,
         masked_lm_ids=masked_ids,
@@ -222,6 +207,10 @@ def _row_faults(rows: InstanceRows, vocab_size: int) -> Iterator[str]:
         yield f"id {rows.input_ids.max()} beyond {vocab_size} entries"
     if (rows.first_segment_length > row_tokens).any():
         yield "first_segment_length beyond the row"
+    if rows.pair_labels is not None and not np.isin(rows.pair_labels, (0, 1)).all():
+        yield "a pair label other than 0 and 1"
+    if rows.word_starts is not None and rows.word_starts.size != rows.input_ids.size:
+        yield f"{rows.word_starts.size} word_starts for {rows.input_ids.size} ids"
     if rows.masked_offsets is None or rows.masked_positions is None or rows.masked_lm_ids is None:
         return
     masked_tokens = np.diff(rows.masked_offsets)

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config import MaskingConfig
+from pipeline.instance_rows import InstanceRows
 from pipeline.masking import TokenClasses, mask_tokens
 from pipeline.ragged import read_only, take_rows
-from pipeline.shards import InstanceRows
 from trainer.batch import Batch
 
 Ragged = tuple[NDArray[Any], NDArray[np.int64]]
@@ -23,9 +23,9 @@ Ragged = tuple[NDArray[Any], NDArray[np.int64]]
 class Instances:
     """B instances by column, so that every column is cut, joined and taken alike.
 
-    `ragged`: (values, int64 offsets [B + 1]) of input_ids and, with static masking,
-    masked_positions and masked_lm_ids. `flat`: [B] of instance_number uint64,
-    first_segment_length and next_sentence_label.
+    `ragged`: (values, int64 offsets [B + 1]) of input_ids, of word_starts where the set has
+    them, and with static masking of masked_positions and masked_lm_ids. `flat`: [B] of
+    instance_number uint64, first_segment_length, and pair_labels where the objective has pairs.
     """
 
     ragged: dict[str, Ragged]
@@ -35,6 +35,8 @@ class Instances:
     def of(rows: InstanceRows, first_instance: int) -> Instances:
         """View the rows of a record batch whose first has instance number `first_instance`."""
         ragged: dict[str, Ragged] = {"input_ids": (rows.input_ids, rows.offsets)}
+        if rows.word_starts is not None:
+            ragged["word_starts"] = rows.word_starts, rows.offsets
         if rows.masked_offsets is not None:
             assert rows.masked_positions is not None and rows.masked_lm_ids is not None
             ragged["masked_positions"] = rows.masked_positions, rows.masked_offsets
@@ -44,8 +46,9 @@ class Instances:
                 first_instance, first_instance + rows.rows, dtype=np.uint64
             ),
             "first_segment_length": rows.first_segment_length,
-            "next_sentence_label": rows.next_sentence_label,
         }
+        if rows.pair_labels is not None:
+            flat["pair_labels"] = rows.pair_labels
         return Instances(ragged=ragged, flat=flat)
 
     @property
@@ -121,6 +124,9 @@ def make_batch(
             repetition=0,
             rules=rules,
             classes=classes,
+            word_starts=instances.ragged["word_starts"][0]
+            if "word_starts" in instances.ragged
+            else None,
         )
         ids, positions, masked_lm_ids = masked.input_ids, masked.positions, masked.masked_lm_ids
     input_ids = np.empty(ids.size, dtype=np.int64)
@@ -133,13 +139,14 @@ def make_batch(
         input_ids,
         token_type_ids,
     )
+    labels = instances.flat.get("pair_labels")
     return Batch(
         input_ids=input_ids,
         token_type_ids=token_type_ids,
         cu_seqlens=offsets.astype(np.int32),
         masked_positions=positions,
         masked_lm_ids=masked_lm_ids.astype(np.int64),
-        pair_labels=instances.flat["next_sentence_label"].astype(np.int64),
+        pair_labels=None if labels is None else labels.astype(np.int64),
     )
 
 

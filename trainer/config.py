@@ -17,6 +17,7 @@ from pipeline.config import (
     read_toml,
     require,
 )
+from pipeline.contract import PAIR_LABELS
 from trainer.model_config import ModelConfig, OptimizerConfig, ScheduleConfig
 
 
@@ -139,10 +140,11 @@ class TrainerConfig(PipelineConfig):
             f"must be at least instances.max_seq_length = {self.instances.max_seq_length}",
         )
         require(
-            self.model.type_vocab_size >= 2,
+            self.model.type_vocab_size >= 2 or self.instances.objective not in PAIR_LABELS,
             "model.type_vocab_size",
             self.model.type_vocab_size,
-            'must be at least 2: instances.objective = "nsp" has two segments',
+            f'must be at least 2: instances.objective = "{self.instances.objective}" has two '
+            "segments",
         )
         require(
             self.schedule.warmup_steps < self.training.total_steps,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.contract import canonical_json
+from pipeline.contract import PAIR_LABELS, canonical_json
 from pipeline.instance_set import InstanceSet
 from pipeline.metrics import TrainingMetrics
 from trainer.background_saver import BackgroundSaver
@@ -23,6 +23,10 @@ from trainer.models.bert import BertForPreTraining
 from trainer.optim import optimizer_tensors
 from trainer.step import EvalResult, StepResult
 
+# What the metrics call the loss of an objective's pairs.
+_PAIR_OBJECTIVES = {
+    objective: label.removesuffix("_label") for objective, label in PAIR_LABELS.items()
+}
 RESULT = "result.json"
 METRICS_TEXT = "metrics.prom"
 
@@ -66,7 +70,7 @@ class Window:
     steps: int = 0
     tokens: int = 0
     mlm_loss: float = 0.0
-    pair_loss: float = 0.0
+    pair_loss: float | None = None
     mlm_correct: int = 0
     masked_tokens: int = 0
     data_wait_seconds: float = 0.0
@@ -76,21 +80,23 @@ class Window:
         self.steps += 1
         self.tokens += result.tokens
         self.mlm_loss += result.mlm_loss
-        self.pair_loss += result.pair_loss
+        if result.pair_loss is not None:
+            self.pair_loss = (self.pair_loss or 0.0) + result.pair_loss
         self.mlm_correct += result.mlm_correct
         self.masked_tokens += result.masked_tokens
         self.data_wait_seconds += wait_seconds
 
     def record(self) -> dict[str, Any]:
-        """Return the means of the steps counted."""
+        """Return the means of the steps counted; no pair_loss where there are no pairs."""
         seconds = time.monotonic() - self.started
+        pairs = {} if self.pair_loss is None else {"pair_loss": self.pair_loss / self.steps}
         return {
             "data_wait_seconds": self.data_wait_seconds / self.steps,
             "mlm_accuracy": self.mlm_correct / self.masked_tokens,
             "mlm_loss": self.mlm_loss / self.steps,
-            "pair_loss": self.pair_loss / self.steps,
             "step_seconds": seconds / self.steps,
             "tokens_per_second": self.tokens / seconds,
+            **pairs,
         }
 
 
@@ -104,6 +110,7 @@ class Recorder:
         self._saver = BackgroundSaver(fence, keep=config.training.keep_checkpoints)
         self._journal = Journal(fence, progress.step)
         self._metrics = TrainingMetrics()
+        self._pair_objective = _PAIR_OBJECTIVES.get(config.instances.objective, "")
         if config.cluster.metrics_port:
             self._metrics.serve(config.cluster.metrics_port)
         self._window = Window()
@@ -135,10 +142,11 @@ class Recorder:
         self._window.add(result, wait_seconds)
         metrics = self._metrics
         metrics.loss.labels("masked_lm").set(result.mlm_loss)
-        metrics.loss.labels("next_sentence").set(result.pair_loss)
+        if result.pair_loss is not None:
+            metrics.loss.labels(self._pair_objective).set(result.pair_loss)
         metrics.step.set(progress.step)
         metrics.tokens.inc(result.tokens)
-        metrics.sequences.inc(result.pairs)
+        metrics.sequences.inc(result.sequences)
         metrics.step_seconds.observe(seconds)
         metrics.data_wait_seconds.inc(wait_seconds)
         training = self._config.training
@@ -161,7 +169,8 @@ class Recorder:
     def evaluation(self, step: int, result: EvalResult) -> None:
         """Record an evaluation."""
         self._metrics.evaluation_loss.labels("masked_lm").set(result.mlm_loss_nats)
-        self._metrics.evaluation_loss.labels("next_sentence").set(result.pair_loss)
+        if result.pair_loss is not None:
+            self._metrics.evaluation_loss.labels(self._pair_objective).set(result.pair_loss)
         self._journal.write({"kind": "evaluation", "step": step, **asdict(result)})
         # Evaluation is no part of the next record's step time.
         self._window = Window()

@@ -34,11 +34,12 @@ class StepResult:
 
     mlm_loss: float
     """Nats, mean over the masked tokens."""
-    pair_loss: float
-    """Nats, mean over the pairs."""
+    pair_loss: float | None
+    """Nats, mean over the pairs; None where the objective has none."""
     mlm_correct: int
     masked_tokens: int
     pairs: int
+    sequences: int
     tokens: int
     grad_norm: float
     """Global norm of the gradient before clipping."""
@@ -50,9 +51,9 @@ class EvalResult:
 
     mlm_loss_nats: float
     mlm_accuracy: float
-    pair_loss: float
-    """Nats."""
-    pair_accuracy: float
+    pair_loss: float | None
+    """Nats; None, like the accuracy, where the objective has no pairs."""
+    pair_accuracy: float | None
     masked_tokens: int
     pairs: int
 
@@ -77,14 +78,16 @@ def train_step(
     the weights stay equal to the bit. With no dropout the result does not depend on how the
     global batch is divided, but for rounding.
 
-    Raises TrainingError on a batch the model cannot take, on a step without targets for a head,
-    and, naming the step, when loss or gradient is not finite; weights and optimizer are then
-    as before.
+    Without a pair label in the whole step the masked LM is trained alone; the pair head keeps a
+    gradient of zero.
+
+    Raises TrainingError on a batch the model cannot take, on a step without a masked token, and,
+    naming the step, when loss or gradient is not finite; weights and optimizer are then as before.
     """
     for batch in micro_batches:
         _check(model, batch)
-    masked, pairs, tokens = _reduce_counts(micro_batches, device, group)
-    _require_targets(f"step {step}", masked, pairs)
+    masked, pairs, sequences, tokens = _reduce_counts(micro_batches, device, group)
+    _require_targets(f"step {step}", masked)
     model.train()
     optimizer.zero_grad(set_to_none=True)
     sums = torch.zeros(3, dtype=torch.float64, device=device)
@@ -92,11 +95,12 @@ def train_step(
         # Dropout is the one draw that takes no key of ours: torch's generator is set for it.
         torch.manual_seed(derive_key(seed, "dropout", step, rank, number) & (2**63 - 1))
         mlm, mlm_correct, pair, _ = _losses(model, batch, precision, device)
-        torch.autograd.backward(mlm / masked + pair / pairs)
+        torch.autograd.backward(mlm / masked + pair / max(pairs, 1))
         sums += torch.stack([mlm.detach().double(), pair.detach().double(), mlm_correct.double()])
     _reduce(sums, group)
     mlm_sum, pair_sum, correct = sums.tolist()
-    _require_finite(step, masked_lm_loss=mlm_sum / masked, pair_loss=pair_sum / pairs)
+    mean_pair_loss = pair_sum / pairs if pairs else None
+    _require_finite(step, masked_lm_loss=mlm_sum / masked, pair_loss=mean_pair_loss or 0.0)
     grad_norm = _reduce_gradients(model, clip_norm, group)
     _require_finite(step, gradient_norm=grad_norm)
     for parameters in optimizer.param_groups:
@@ -104,10 +108,11 @@ def train_step(
     optimizer.step()
     return StepResult(
         mlm_loss=mlm_sum / masked,
-        pair_loss=pair_sum / pairs,
+        pair_loss=mean_pair_loss,
         mlm_correct=int(correct),
         masked_tokens=masked,
         pairs=pairs,
+        sequences=sequences,
         tokens=tokens,
         grad_norm=grad_norm,
     )
@@ -122,7 +127,7 @@ def evaluate(
 ) -> EvalResult:
     """Return losses and accuracies over the batches of all ranks, in float32, without dropout.
 
-    Raises TrainingError when no rank has a masked token, or none a pair.
+    Raises TrainingError when no rank has a masked token.
     """
     was_training = model.training
     model.eval()
@@ -131,7 +136,7 @@ def evaluate(
         for batch in batches:
             _check(model, batch)
             losses = _losses(model, batch, "fp32", device)
-            masked_tokens, pairs, _ = _counts(batch)
+            masked_tokens, pairs, _, _ = _counts(batch)
             sums[:4] += torch.stack([value.double() for value in losses])
             sums[4] += masked_tokens
             sums[5] += pairs
@@ -139,12 +144,12 @@ def evaluate(
     model.train(was_training)
     mlm, mlm_correct, pair, pair_correct = sums[:4].tolist()
     masked_tokens, pairs = sums[4:].long().tolist()
-    _require_targets("evaluation", masked_tokens, pairs)
+    _require_targets("evaluation", masked_tokens)
     return EvalResult(
         mlm_loss_nats=mlm / masked_tokens,
         mlm_accuracy=mlm_correct / masked_tokens,
-        pair_loss=pair / pairs,
-        pair_accuracy=pair_correct / pairs,
+        pair_loss=pair / pairs if pairs else None,
+        pair_accuracy=pair_correct / pairs if pairs else None,
         masked_tokens=masked_tokens,
         pairs=pairs,
     )
@@ -159,22 +164,22 @@ def _check(model: BertForPreTraining, batch: Batch) -> None:
     )
 
 
-def _counts(batch: Batch) -> tuple[int, int, int]:
+def _counts(batch: Batch) -> tuple[int, int, int, int]:
     pairs = 0 if batch.pair_labels is None else batch.pair_labels.size
-    return batch.masked_positions.size, pairs, batch.input_ids.size
+    return batch.masked_positions.size, pairs, batch.cu_seqlens.size - 1, batch.input_ids.size
 
 
 def _reduce_counts(
     micro_batches: Sequence[Batch], device: torch.device, group: ProcessGroup | None
-) -> tuple[int, int, int]:
-    """Return masked tokens, pairs and tokens of the step over all ranks."""
-    local = np.zeros(3, dtype=np.int64)
+) -> tuple[int, int, int, int]:
+    """Return masked tokens, pairs, sequences and tokens of the step over all ranks."""
+    local = np.zeros(4, dtype=np.int64)
     for batch in micro_batches:
         local += _counts(batch)
     counts = torch.from_numpy(local).to(device)
     _reduce(counts, group)
-    masked, pairs, tokens = counts.tolist()
-    return masked, pairs, tokens
+    masked, pairs, sequences, tokens = counts.tolist()
+    return masked, pairs, sequences, tokens
 
 
 def _losses(
@@ -241,16 +246,11 @@ def _buckets(gradients: list[Tensor]) -> list[list[Tensor]]:
     return buckets
 
 
-def _require_targets(where: str, masked: int, pairs: int) -> None:
+def _require_targets(where: str, masked: int) -> None:
     if masked == 0:
         raise TrainingError(
             f"{where}: no masked token in the whole batch; the MLM head would learn nothing: "
             f"check masking.probability and the shards"
-        )
-    if pairs == 0:
-        raise TrainingError(
-            f"{where}: no pair label in the whole batch, but the model has a next-sentence head; "
-            f"build the shards with a pair objective (instances.objective)"
         )
 
 

@@ -20,8 +20,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from pipeline.config import MaskingConfig
+from pipeline.instance_rows import InstanceRows
 from pipeline.instance_set import InstanceSet
-from pipeline.shards import InstanceRows
 from tests.benchmarks.harness import Case, run
 from tests.benchmarks.masking import VOCABULARY, collator, sequences
 from tests.trainer.instance_fixture import commit_instances
@@ -55,7 +55,7 @@ def rows_of(tokens: int) -> InstanceRows:
         input_ids=ids.ravel(),
         offsets=np.arange(rows + 1, dtype=np.int64) * tokens,
         first_segment_length=np.full(rows, tokens // 2 + 1, dtype=np.uint16),
-        next_sentence_label=np.zeros(rows, dtype=np.int8),
+        pair_labels=np.zeros(rows, dtype=np.int8),
     )
 
 

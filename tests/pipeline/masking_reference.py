@@ -20,6 +20,8 @@ CLASSES = token_classes(VOCABULARY, range(5))
 
 TOKEN = MaskingConfig()
 WHOLE_WORD = MaskingConfig(unit="whole_word")
+NGRAM = MaskingConfig(unit="ngram")
+SPAN = MaskingConfig(unit="span")
 BERNOULLI = MaskingConfig(amount="bernoulli")
 
 
@@ -79,13 +81,16 @@ def text_rows(rows, tokens, seed=0, pieces=0.3) -> list[list[int]]:
     return ids.tolist()
 
 
-def units_of(row, rules) -> list[list[int]]:
-    """Positions that are chosen together."""
+def units_of(row, rules, word_starts=None) -> list[list[int]]:
+    """Positions that are chosen together; of n-grams and spans, their words."""
     units = []
     previous = None
     for position, token in enumerate(row):
         if token not in range(5):
-            joins = rules.unit == "whole_word" and VOCABULARY[token].startswith("##")
+            is_piece = VOCABULARY[token].startswith("##")
+            if word_starts is not None:
+                is_piece = not word_starts[position]
+            joins = rules.unit != "token" and is_piece
             if joins and previous == position - 1:
                 units[-1].append(position)
             else:
@@ -94,7 +99,15 @@ def units_of(row, rules) -> list[list[int]]:
     return units
 
 
-def reference_mask(row, number, rules, seed, purpose, epoch, repetition):
+def length_shares(rules) -> list[float]:
+    if rules.unit == "ngram":  # Lan et al. 2020, 3.1
+        weights = [1 / n for n in range(1, rules.max_ngram + 1)]
+    else:  # Joshi et al. 2020, 3.1
+        weights = [0.2 * 0.8 ** (n - 1) for n in range(1, 11)]
+    return [weight / sum(weights) for weight in weights]
+
+
+def reference_mask(row, number, rules, seed, purpose, epoch, repetition, word_starts=None):
     """The rule of mask_tokens for one row, in lists, fed the same draws."""
 
     def word(index):
@@ -107,8 +120,8 @@ def reference_mask(row, number, rules, seed, purpose, epoch, repetition):
             )
         )
 
-    units = units_of(row, rules)
-    chosen = []
+    units = units_of(row, rules, word_starts)
+    chosen: list[int] = []
     if rules.amount == "bernoulli":
         for index, unit in enumerate(units):
             if word(index) < round(rules.probability * 2**32):
@@ -117,7 +130,29 @@ def reference_mask(row, number, rules, seed, purpose, epoch, repetition):
         budget = max(1, int(rules.probability * sum(map(len, units)) + 0.5))
         if rules.max_predictions_per_seq:
             budget = min(budget, rules.max_predictions_per_seq)
-        for index in range(len(units)):
+        words_left = list(units)
+        for index in range(len(units) if rules.unit in ("ngram", "span") else 0):
+            if len(chosen) == budget:
+                break
+            other = index + (word(index) * (len(units) - index) >> 32)
+            words_left[index], words_left[other] = words_left[other], words_left[index]
+            place = units.index(words_left[index])
+            if units[place][0] in chosen:
+                continue
+            drawn = word(2**30 + index)
+            shares = length_shares(rules)
+            length = 1
+            while length < len(shares) and drawn >= round(sum(shares[:length]) * 2**32):
+                length += 1
+            for at in range(place, min(place + length, len(units))):
+                touches = at == place or units[at][0] == units[at - 1][-1] + 1
+                fits = len(chosen) + len(units[at]) <= budget
+                if not touches or units[at][0] in chosen or not fits:
+                    break
+                chosen.extend(units[at])
+        if rules.unit in ("ngram", "span") and units and not chosen:
+            chosen.extend(words_left[0])
+        for index in range(len(units) if rules.unit in ("token", "whole_word") else 0):
             other = index + (word(index) * (len(units) - index) >> 32)
             units[index], units[other] = units[other], units[index]
             if len(chosen) + len(units[index]) <= budget:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from pipeline.instances import EncodedDocuments, Instances, build_nsp_instances
+from pipeline.instance_rows import InstanceRows
+from pipeline.instances import (
+    EncodedDocuments,
+    InstanceCounts,
+    plan_instances,
+    write_instances,
+)
 from pipeline.keyed_random import derive_key, draw
 
 CLS, SEP = 2, 3
@@ -40,29 +48,43 @@ def numbered(shape: list[list[int]]) -> Documents:
     return documents
 
 
-def build(documents: EncodedDocuments, **changes) -> Instances:
-    arguments = {
-        "seed": 7,
-        "repetition": 0,
-        "max_seq_length": 32,
-        "short_seq_prob": 0.1,
-        "cls_id": CLS,
-        "sep_id": SEP,
-    }
-    return build_nsp_instances(documents, **(arguments | changes))
+@dataclass
+class Built:
+    rows: InstanceRows
+    counts: InstanceCounts
+
+    @property
+    def labels(self) -> np.ndarray:
+        assert self.rows.pair_labels is not None
+        return self.rows.pair_labels
 
 
-def pairs(instances: Instances) -> list[tuple[list[int], list[int], int]]:
+def build(documents: EncodedDocuments, repetition=0, repetitions=None, **changes) -> Built:
+    """All instances in the order of the plan."""
+    arguments = {"objective": "nsp", "seed": 7, "max_seq_length": 32, "short_seq_prob": 0.1}
+    plan = plan_instances(
+        documents,
+        repetitions=[repetition] if repetitions is None else repetitions,
+        **(arguments | changes),
+    )
+    order = np.arange(plan.instances, dtype=np.int64)
+    rows = write_instances(plan, documents, order, cls_id=CLS, sep_id=SEP)
+    assert np.array_equal(np.diff(rows.offsets), plan.lengths())
+    return Built(rows, plan.counts)
+
+
+def pairs(built: Built) -> list[tuple[list[int], list[int], int]]:
     """A, B and label of every instance; checks the special tokens on the way."""
     found = []
-    for row in range(instances.offsets.size - 1):
-        ids = instances.input_ids[instances.offsets[row] : instances.offsets[row + 1]].tolist()
-        split = int(instances.first_segment_length[row])
+    rows = built.rows
+    for row in range(rows.rows):
+        ids = rows.input_ids[rows.offsets[row] : rows.offsets[row + 1]].tolist()
+        split = int(rows.first_segment_length[row])
         assert ids[0] == CLS and ids[split - 1] == SEP and ids[-1] == SEP
         first, second = ids[1 : split - 1], ids[split:-1]
         assert min(first + second) >= FIRST_ID  # exactly three special tokens
         assert first and second
-        found.append((first, second, int(instances.next_sentence_label[row])))
+        found.append((first, second, int(built.labels[row])))
     return found
 
 
@@ -79,8 +101,9 @@ def random_shape(rng, documents, sentences=(1, 12), tokens=(0, 20)) -> list[list
     return [rng.integers(*tokens, rng.integers(*sentences)).tolist() for _ in range(documents)]
 
 
-# The reference: create_pretraining_data.py (Devlin et al. 2019) with its lists, its loop and its
-# truncation, fed the keyed draws; where it differs from the release a comment says so.
+# The reference: create_pretraining_data.py (Devlin et al. 2019; for SOP, Lan et al. 2020) with its
+# lists, its loop and its truncation, fed the keyed draws; where it differs from the release a
+# comment says so.
 
 
 class Draws:
@@ -118,7 +141,9 @@ def reference_truncation(tokens_a, tokens_b, max_num_tokens, bits):
             longer.pop()
 
 
-def reference_pairs(documents, hashes, seed, repetition, max_seq_length, short_seq_prob):
+def reference_pairs(
+    documents, hashes, seed, repetition, max_seq_length, short_seq_prob, objective="nsp"
+):
     max_num_tokens = max_seq_length - 3
     filled = [([s for s in d if s], h) for d, h in zip(documents, hashes, strict=True)]
     filled = [(document, document_hash) for document, document_hash in filled if document]
@@ -143,7 +168,9 @@ def reference_pairs(documents, hashes, seed, repetition, max_seq_length, short_s
                 a_end = 1 + scaled(split, len(chunk) - 1)
                 tokens_a = [token for sentence in chunk[:a_end] for token in sentence]
                 tokens_b = []
-                is_random_next = label < 2**31 and bool(others)
+                # Called is_random_next in the released code of ALBERT too: swapped.
+                is_swapped = objective == "sop" and label < 2**31
+                is_random_next = objective == "nsp" and label < 2**31 and bool(others)
                 if is_random_next:
                     target_b_length = target_seq_length - len(tokens_a)
                     other = others[scaled(which, len(others))]
@@ -154,8 +181,10 @@ def reference_pairs(documents, hashes, seed, repetition, max_seq_length, short_s
                     i -= len(chunk) - a_end
                 else:
                     tokens_b = [token for sentence in chunk[a_end:] for token in sentence]
+                if is_swapped:
+                    tokens_a, tokens_b = tokens_b, tokens_a
                 reference_truncation(tokens_a, tokens_b, max_num_tokens, draws.bits())
-                made.append((tokens_a, tokens_b, int(is_random_next)))
+                made.append((tokens_a, tokens_b, int(is_random_next or is_swapped)))
                 chunk = []
             i += 1
     return made

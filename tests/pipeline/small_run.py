@@ -16,10 +16,11 @@ from pipeline.config import DocumentsConfig, MaskingConfig, SourceConfig
 from pipeline.contract import ObjectEntry, shard_schema
 from pipeline.corpus import RawDocument
 from pipeline.documents import Partitions, split_documents
+from pipeline.instance_rows import InstanceRows
 from pipeline.masking import mask_tokens, token_classes
 from pipeline.merge import write_documents
 from pipeline.normalization import TextRules
-from pipeline.shards import InstanceRows, write_shard
+from pipeline.shards import write_shard
 from pipeline.vocabulary import SPECIAL_TOKENS, build_tokenizer, vocab_txt
 
 SEED = 5
@@ -67,7 +68,7 @@ def random_rows(rows: int, seed: int = 0, vocab_size: int = len(VOCABULARY)) -> 
         input_ids=np.concatenate([*ids, np.zeros(0, kind)]),
         offsets=np.cumsum([0, *map(len, ids)], dtype=np.int64),
         first_segment_length=np.array(cuts, np.uint16),
-        next_sentence_label=draw.integers(0, 2, rows).astype(np.int8),
+        pair_labels=draw.integers(0, 2, rows).astype(np.int8),
     )
 
 
@@ -160,7 +161,12 @@ def write_instances(
     """Commit a shard of 40 instances for each of `splits`."""
     shards = []
     counts: dict[str, dict[str, int]] = {split: {"instances": 0, "tokens": 0} for split in splits}
-    schema = shard_schema(vocab_size=len(VOCABULARY), static_masking=static_rules is not None)
+    schema = shard_schema(
+        vocab_size=len(VOCABULARY),
+        objective="nsp",
+        word_starts=False,
+        static_masking=static_rules is not None,
+    )
     for number, split in enumerate(splits):
         rows = random_rows(40, seed=number)
         if static_rules is not None:
@@ -189,8 +195,10 @@ def write_instances(
             "counts": counts,
             "inputs": {name: FINGERPRINTS[name] for name in ("documents", "vocabulary")},
             "masking": {"mode": "dynamic" if static_rules is None else "static"},
+            "objective": "nsp",
             "seed": SEED,
             "shards": shards,
+            "word_starts": False,
             "special_ids": {token: number for number, token in enumerate(SPECIAL_TOKENS)},
             "tokenizer": {name.replace(".", "_"): one for name, one in vocabulary_objects.items()},
             "vocab_size": len(VOCABULARY),

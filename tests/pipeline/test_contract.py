@@ -26,15 +26,17 @@ def test_token_ids_are_as_narrow_as_the_vocabulary_allows(
     vocab_size: int, kind: pa.DataType
 ) -> None:
     assert token_type(vocab_size) == kind
-    schema = shard_schema(vocab_size=vocab_size, static_masking=True)
+    schema = shard_schema(
+        vocab_size=vocab_size, objective="nsp", word_starts=False, static_masking=True
+    )
     assert schema.field("input_ids").type.value_type == kind
     assert schema.field("masked_lm_ids").type.value_type == kind
 
 
 def test_shard_columns_are_those_of_the_contract() -> None:
-    dynamic = shard_schema(vocab_size=100, static_masking=False)
+    dynamic = shard_schema(vocab_size=100, objective="nsp", word_starts=False, static_masking=False)
     assert dynamic.names == ["input_ids", "first_segment_length", "next_sentence_label"]
-    static = shard_schema(vocab_size=100, static_masking=True)
+    static = shard_schema(vocab_size=100, objective="nsp", word_starts=False, static_masking=True)
     assert static.names == [*dynamic.names, "masked_lm_positions", "masked_lm_ids"]
     assert static.field("masked_lm_positions").type.value_type == pa.uint16()
     assert static.field("next_sentence_label").type == pa.int8()

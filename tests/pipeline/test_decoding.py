@@ -38,7 +38,7 @@ def test_decoding_with_masks_undone_gives_the_original_instances(dynamic: Instan
         expected = [VOCABULARY[token] for token in rows.input_ids[start:end]]
         assert [unmasked(token) for token in (*one.first_segment, *one.second_segment)] == expected
         assert len(one.first_segment) == rows.first_segment_length[number]
-        assert (one.number, one.label) == (number, rows.next_sentence_label[number])
+        assert (one.number, one.label) == (number, rows.pair_labels[number])
         assert one.tokens == end - start
 
 

@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError
-from pipeline.instances import (
-    EncodedDocuments,
-    _plan_pairs,
-    _write_pairs,
-)
+from pipeline.instances import EncodedDocuments
+from pipeline.instances.pairs import _plan_pairs
+from pipeline.instances.plan import _write_segments
 from tests.pipeline.nsp_reference import (
     FIRST_ID,
     build,
@@ -81,8 +79,8 @@ def test_segments_come_from_where_their_label_says(shape, seed, max_seq_length, 
         max_seq_length=max_seq_length,
         short_seq_prob=short_seq_prob,
     )
-    assert built.next_sentence_label.dtype == np.int8
-    assert built.first_segment_length.dtype == np.uint16
+    assert built.labels.dtype == np.int8
+    assert built.rows.first_segment_length.dtype == np.uint16
     for first, second, label in pairs(built):
         assert len(first) + len(second) + 3 <= max_seq_length
         for segment in (first, second):  # a run of the text, within one document
@@ -150,9 +148,9 @@ def test_empty_sentences_and_documents_change_nothing():
 @pytest.mark.parametrize("documents", [[], [[]], [[], [[]]], [[[10, 11]]], [[[10]], [[11]]]])
 def test_documents_without_two_sentences_give_no_instance(documents):
     built = build(encoded(documents))
-    assert built.input_ids.size == 0
-    assert built.offsets.tolist() == [0]
-    assert built.counts.is_next == built.counts.random_next == 0
+    assert built.rows.input_ids.size == 0
+    assert built.rows.offsets.tolist() == [0]
+    assert built.labels.size == 0
     assert built.counts.tokens_unpaired == built.counts.tokens_read
 
 
@@ -160,8 +158,7 @@ def test_one_document_alone_gives_true_successors_only():
     documents = numbered([[5] * 50, [], [0]])
     for seed in range(20):
         built = build(encoded(documents), seed=seed)
-        assert built.counts.random_next == 0
-        assert built.counts.is_next == np.count_nonzero(built.next_sentence_label == 0) > 0
+        assert built.labels.size > 0 and not built.labels.any()
 
 
 def test_a_document_of_one_sentence_still_serves_as_random_segment():
@@ -175,22 +172,22 @@ def test_a_document_of_one_sentence_still_serves_as_random_segment():
 def test_repetitions_and_seeds_differ_and_repeat():
     flat = encoded(numbered(random_shape(np.random.default_rng(3), 40)))
     made = [
-        build(flat, seed=seed, repetition=repetition).input_ids.tobytes()
+        build(flat, seed=seed, repetition=repetition).rows.input_ids.tobytes()
         for seed in (0, 1)
         for repetition in (0, 1, 2**32 - 1)
     ]
     assert len(set(made)) == 6
-    assert build(flat, seed=1, repetition=2**32 - 1).input_ids.tobytes() == made[-1]
+    assert build(flat, seed=1, repetition=2**32 - 1).rows.input_ids.tobytes() == made[-1]
 
 
 def test_both_id_widths_give_the_same_instances():
     documents = numbered(random_shape(np.random.default_rng(4), 100))
     narrow = build(encoded(documents, np.uint16))
     wide = build(encoded(documents, np.uint32))
-    assert narrow.input_ids.dtype == np.uint16
-    assert wide.input_ids.dtype == np.uint32
-    assert np.array_equal(narrow.input_ids, wide.input_ids)
-    assert np.array_equal(narrow.offsets, wide.offsets)
+    assert narrow.rows.input_ids.dtype == np.uint16
+    assert wide.rows.input_ids.dtype == np.uint32
+    assert np.array_equal(narrow.rows.input_ids, wide.rows.input_ids)
+    assert np.array_equal(narrow.rows.offsets, wide.rows.offsets)
     assert narrow.counts == wide.counts
 
 
@@ -265,7 +262,7 @@ def test_a_pair_too_long_fills_the_limit_exactly(first_tokens, second_tokens):
 
 def test_a_pair_that_just_fits_is_not_cut():
     built = build(encoded(numbered([[60, 65]])), max_seq_length=128, short_seq_prob=0.0)
-    assert np.diff(built.offsets).tolist() == [128]
+    assert np.diff(built.rows.offsets).tolist() == [128]
     assert built.counts.tokens_truncated == 0
 
 
@@ -284,8 +281,8 @@ def test_truncation_takes_front_and_back_evenly():
 def test_segments_are_packed_to_the_target_length():
     documents = numbered(np.random.default_rng(6).integers(1, 30, (300, 80)).tolist())
     flat = encoded(documents)
-    packed = np.diff(build(flat, max_seq_length=128, short_seq_prob=0.0).offsets)
-    usual = np.diff(build(flat, max_seq_length=128, short_seq_prob=0.1).offsets)
+    packed = np.diff(build(flat, max_seq_length=128, short_seq_prob=0.0).rows.offsets)
+    usual = np.diff(build(flat, max_seq_length=128, short_seq_prob=0.1).rows.offsets)
     assert packed.mean() > 0.93 * 128
     assert usual.mean() > 0.85 * 128
     assert usual.max() == 128
@@ -297,7 +294,7 @@ def test_short_targets_are_uniform_from_two_up():
     targets = []
     for seed in range(5600):
         built = build(encoded(document), seed=seed, short_seq_prob=1.0)
-        targets.append(built.offsets[1] - 3)
+        targets.append(built.rows.offsets[1] - 3)
     counts = np.bincount(targets)
     assert counts.size == 30 and counts[:2].sum() == 0
     # Chi-squared with 27 degrees of freedom: 55.5 is exceeded once in a thousand seeds.
@@ -361,6 +358,6 @@ def test_read_only_and_strided_arrays_are_taken_without_another_compilation():
         strided.flags.writeable = False
         arrays[field] = strided
     built = build(EncodedDocuments(**arrays))
-    assert np.array_equal(built.input_ids, expected.input_ids)
+    assert np.array_equal(built.rows.input_ids, expected.rows.input_ids)
     assert len(_plan_pairs.signatures) == 1
-    assert len(_write_pairs.signatures) <= 2  # one a width of ids
+    assert len(_write_segments.signatures) <= 2  # one a width of ids

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from pipeline.config import MaskingConfig
 from pipeline.errors import ConfigError
-from pipeline.masking import _mask_rows, token_classes
+from pipeline.masking import token_classes
+from pipeline.masking.kernels import mask_rows
 from tests.pipeline.masking_reference import (
     BERNOULLI,
     CLASSES,
@@ -19,8 +20,10 @@ from tests.pipeline.masking_reference import (
     FIRST_PIECE,
     FIRST_WORD,
     MASK,
+    NGRAM,
     PAD,
     SEP,
+    SPAN,
     TOKEN,
     UNK,
     VOCABULARY,
@@ -35,13 +38,22 @@ from tests.pipeline.masking_reference import (
 
 compiling = settings(deadline=None)  # the first example waits for numba
 
-every_rule = st.builds(
-    MaskingConfig,
-    probability=st.floats(0.001, 1.0),
-    unit=st.sampled_from(["token", "whole_word"]),
-    amount=st.sampled_from(["exact", "bernoulli"]),
-    mask_share=st.floats(0, 0.6),
-    random_share=st.floats(0, 0.4),
+shares = {"mask_share": st.floats(0, 0.6), "random_share": st.floats(0, 0.4)}
+every_rule = st.one_of(
+    st.builds(
+        MaskingConfig,
+        probability=st.floats(0.001, 1.0),
+        unit=st.sampled_from(["token", "whole_word"]),
+        amount=st.sampled_from(["exact", "bernoulli"]),
+        **shares,
+    ),
+    st.builds(
+        MaskingConfig,
+        probability=st.floats(0.001, 1.0),
+        unit=st.sampled_from(["ngram", "span"]),
+        max_ngram=st.integers(1, 6),
+        **shares,
+    ),
 )
 rows_of_ids = st.lists(
     st.lists(st.integers(0, len(VOCABULARY) - 1), max_size=40), min_size=1, max_size=6
@@ -210,7 +222,7 @@ def test_a_bernoulli_amount_has_its_rate_and_varies(unit):
 @compiling
 @given(rows=rows_of_ids, rules=every_rule, seed=st.integers(0, 100))
 def test_words_are_chosen_whole_or_not_at_all(rows, rules, seed):
-    rules = replace(rules, unit="whole_word")
+    rules = replace(rules, unit="whole_word") if rules.unit == "token" else rules
     for row, (_, positions, _) in zip(
         rows, by_row(rows, mask(rows, rules, seed=seed)), strict=True
     ):
@@ -249,8 +261,9 @@ def test_special_tokens_are_never_chosen_in_any_mode():
         ([CLS, *rng.integers(FIRST_WORD, 87, length), SEP] + [PAD] * 128)[:128]
         for length in lengths
     ]
-    for rules in (TOKEN, WHOLE_WORD, BERNOULLI, replace(BERNOULLI, unit="whole_word")):
-        for epoch in range(25):
+    units = (TOKEN, WHOLE_WORD, NGRAM, SPAN)
+    for rules in (*units, BERNOULLI, replace(BERNOULLI, unit="whole_word")):
+        for epoch in range(21):
             masked = mask(rows, rules, epoch=epoch)
             assert (masked.masked_lm_ids >= FIRST_WORD).all()
     counts = np.diff(mask(rows).row_offsets)
@@ -393,4 +406,4 @@ def test_read_only_and_strided_arrays_are_taken_without_another_compilation():
     )
     assert np.array_equal(masked.input_ids, expected.input_ids)
     assert masked.input_ids.flags.writeable
-    assert len(_mask_rows.signatures) <= 2  # one a width of ids
+    assert len(mask_rows.signatures) <= 2  # one a width of ids

@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 from pipeline.config import MaskingConfig
 from pipeline.contract import ObjectEntry, ShardEntry, shard_schema
 from pipeline.errors import CorruptError
-from pipeline.shards import InstanceRows, instance_rows, read_batch, shard_faults, write_shard
+from pipeline.instance_rows import InstanceRows
+from pipeline.shards import (
+    _row_faults,
+    instance_rows,
+    read_batch,
+    record_batch,
+    shard_faults,
+    write_shard,
+)
 from pipeline.storage import LocalStorage
 from tests.pipeline.small_run import VOCABULARY, masked_rows, random_rows
 
@@ -32,7 +40,12 @@ def write(
     rows_per_batch: int = 16,
     vocab_size: int = len(VOCABULARY),
 ) -> tuple[dict[str, bytes], ShardEntry, pa.Schema]:
-    schema = shard_schema(vocab_size=vocab_size, static_masking=rows.masked_offsets is not None)
+    schema = shard_schema(
+        vocab_size=vocab_size,
+        objective="nsp",
+        word_starts=False,
+        static_masking=rows.masked_offsets is not None,
+    )
     objects, entry = write_shard(
         rows,
         schema,
@@ -62,7 +75,7 @@ def as_lists(rows: InstanceRows, start: int = 0, end: int | None = None) -> list
     columns = [
         ragged(rows.input_ids, rows.offsets),
         rows.first_segment_length.tolist(),
-        rows.next_sentence_label.tolist(),
+        rows.pair_labels.tolist(),
     ]
     if rows.masked_offsets is not None:
         columns.append(ragged(rows.masked_positions, rows.masked_offsets))
@@ -117,7 +130,7 @@ def test_the_same_rows_give_the_same_bytes_wherever_they_lie() -> None:
         input_ids=rows.input_ids[base : rows.offsets[30]].copy(),
         offsets=rows.offsets[10:31] - base,
         first_segment_length=rows.first_segment_length[10:30].copy(),
-        next_sentence_label=rows.next_sentence_label[10:30].copy(),
+        pair_labels=rows.pair_labels[10:30].copy(),
     )
     assert write(moved)[:2] == (objects, entry)
 
@@ -130,7 +143,7 @@ def test_plain_pyarrow_opens_a_shard() -> None:
     table = file.read_all()
     assert table.num_rows == 40 and file.num_record_batches == len(entry.batch_rows) == 3
     assert table["input_ids"].to_pylist() == ragged(rows.input_ids, rows.offsets)
-    assert table["next_sentence_label"].to_pylist() == rows.next_sentence_label.tolist()
+    assert table["next_sentence_label"].to_pylist() == rows.pair_labels.tolist()
 
 
 def test_the_lengths_sidecar_holds_two_bytes_a_row() -> None:
@@ -185,7 +198,9 @@ def faults(
 
 def test_a_shard_of_another_schema_is_a_fault() -> None:
     objects, entry, _ = write(random_rows(20))
-    other = shard_schema(vocab_size=len(VOCABULARY), static_masking=True)
+    other = shard_schema(
+        vocab_size=len(VOCABULARY), objective="nsp", word_starts=False, static_masking=True
+    )
     assert faults(objects, entry, other).startswith("schema is ")
 
 
@@ -243,3 +258,22 @@ def test_bytes_that_are_no_arrow_file_are_a_fault() -> None:
     name = entry.object.name
     for data in (b"", b"no arrow", objects[name][:-9], objects[name][:100]):
         assert "not a valid Arrow file" in faults({**objects, name: data}, entry, schema)
+
+
+def test_labels_and_word_starts_that_make_no_sense_are_faults() -> None:
+    rows = random_rows(20)
+    assert rows.pair_labels is not None
+    rows.pair_labels[4] = 2
+    objects, entry, schema = write(rows)
+    assert faults(objects, entry, schema) == "record batch 0: a pair label other than 0 and 1"
+
+    rows = dataclasses.replace(
+        random_rows(20), pair_labels=None, word_starts=np.ones(1000, np.bool_)
+    )
+    schema = shard_schema(
+        vocab_size=len(VOCABULARY), objective="sentence", word_starts=True, static_masking=False
+    )
+    short = pa.array([[True]] * 20, schema.field("word_starts").type)
+    batch = record_batch(rows, schema, 0, 20).set_column(2, schema.field(2), short)
+    read = instance_rows(batch)
+    assert "20 word_starts for" in " ".join(_row_faults(read, 10_000))

@@ -12,7 +12,8 @@ import numpy as np
 
 from pipeline.commit import Generation
 from pipeline.contract import ObjectEntry, shard_schema
-from pipeline.shards import InstanceRows, write_shard
+from pipeline.instance_rows import InstanceRows
+from pipeline.shards import write_shard
 from pipeline.vocabulary import SPECIAL_TOKENS, TextRules, build_tokenizer, vocab_txt
 
 WORDS = ("a", "dictionary", "file", "list", "name", "of", "parse", "return", "the", "##d", "##s")
@@ -100,7 +101,7 @@ def some_rows(count: int, seed: int) -> InstanceRows:
         input_ids=np.concatenate(rows),
         offsets=np.cumsum([0, *(row.size for row in rows)], dtype=np.int64),
         first_segment_length=np.array(firsts, np.uint16),
-        next_sentence_label=(np.arange(count) % 2).astype(np.int8),
+        pair_labels=(np.arange(count) % 2).astype(np.int8),
     )
 
 
@@ -117,7 +118,9 @@ def write_instances(root: Path) -> None:
         rows = some_rows(count, seed=number)
         written, entry = write_shard(
             rows,
-            shard_schema(vocab_size=len(ENTRIES), static_masking=False),
+            shard_schema(
+                vocab_size=len(ENTRIES), objective="nsp", word_starts=False, static_masking=False
+            ),
             name=f"{split}-00000",
             split=split,
             start=0,
@@ -149,8 +152,10 @@ def write_instances(root: Path) -> None:
             "inputs": {"documents": "d1", "vocabulary": "v1"},
             "masking": {"mode": "dynamic"},
             "max_seq_length": MAX_SEQ_LENGTH,
+            "objective": "nsp",
             "seed": 0,
             "shards": shards,
+            "word_starts": False,
             "special_ids": {token: number for number, token in enumerate(SPECIAL_TOKENS)},
             "tokenizer": {
                 key: asdict(ObjectEntry.of(names[key], data)) for key, data in tokenizer.items()

@@ -10,11 +10,12 @@ import numpy as np
 
 from pipeline.commit import Generation
 from pipeline.config import MaskingConfig
-from pipeline.contract import ObjectEntry, shard_schema
+from pipeline.contract import ObjectEntry, Objective, shard_schema
+from pipeline.instance_rows import InstanceRows
 from pipeline.instance_set import InstanceSet
 from pipeline.masking import mask_tokens, token_classes
 from pipeline.normalization import TextRules
-from pipeline.shards import InstanceRows, write_shard
+from pipeline.shards import write_shard
 from pipeline.vocabulary import SPECIAL_TOKENS, build_tokenizer, vocab_txt
 
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -61,7 +62,7 @@ def make_rows(numbers: Sequence[int], static_rules: MaskingConfig | None) -> Ins
         input_ids=ids,
         offsets=offsets,
         first_segment_length=np.array([row.first_segment_length for row in rows], np.uint16),
-        next_sentence_label=np.array([row.next_sentence_label for row in rows], np.int8),
+        pair_labels=np.array([row.next_sentence_label for row in rows], np.int8),
     )
     if static_rules is None:
         return plain
@@ -81,7 +82,7 @@ def make_rows(numbers: Sequence[int], static_rules: MaskingConfig | None) -> Ins
         input_ids=masked.input_ids,
         offsets=offsets,
         first_segment_length=plain.first_segment_length,
-        next_sentence_label=plain.next_sentence_label,
+        pair_labels=plain.pair_labels,
         masked_positions=in_row.astype(np.uint16),
         masked_offsets=masked.row_offsets,
         masked_lm_ids=masked.masked_lm_ids,
@@ -112,11 +113,18 @@ def commit_instances(
     shards: Sequence[tuple[str, InstanceRows]],
     *,
     rows_per_batch: int,
+    objective: Objective = "nsp",
 ) -> InstanceSet:
     """Commit (split, rows) as one shard each, instances numbered on from 0."""
     generation = Generation(str(root), "instances", "0123456789abcdef0123")
     static = shards[0][1].masked_offsets is not None
-    schema = shard_schema(vocab_size=len(vocabulary), static_masking=static)
+    word_starts = shards[0][1].word_starts is not None
+    schema = shard_schema(
+        vocab_size=len(vocabulary),
+        objective=objective,
+        word_starts=word_starts,
+        static_masking=static,
+    )
     entries = []
     first = 0
     for number, (split, rows) in enumerate(shards):
@@ -139,7 +147,7 @@ def commit_instances(
     generation.commit(
         {
             "masking": {"mode": "static" if static else "dynamic"},
-            "objective": "nsp",
+            "objective": objective,
             "seed": SEED,
             "shards": entries,
             "special_ids": {token: number for number, token in enumerate(SPECIAL_TOKENS)},
@@ -148,6 +156,7 @@ def commit_instances(
                 for name, data in copies.items()
             },
             "vocab_size": len(vocabulary),
+            "word_starts": word_starts,
         },
         {},
     )

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pipeline.config import MaskingConfig
 from pipeline.contract import ShardEntry
 from pipeline.errors import ConfigError, CorruptError, InputError, StorageError
+from pipeline.instance_rows import InstanceRows
 from pipeline.instance_set import InstanceSet
 from pipeline.masking import mask_tokens
-from pipeline.shards import InstanceRows
 from tests.trainer.instance_fixture import NUMBER_TOKENS, SEED, make_row, write_instance_set
 from trainer.batch import Batch, check_batch
 from trainer.epoch_order import EpochOrder, RecordBatches, sequences_in_step, steps_in_epoch

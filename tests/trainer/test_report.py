@@ -217,7 +217,7 @@ def test_page_shows_the_pipelines_counts(html: str) -> None:
 
 
 def test_every_plot_has_a_title_units_a_legend_where_needed_and_no_fixed_colour(html: str) -> None:
-    plots = run_plots(metrics_of(RESTARTED, TRAINED), ENTROPY)
+    plots = run_plots(metrics_of(RESTARTED, TRAINED), ENTROPY, "nsp")
     drawings = [draw_plot(plot) for plot in plots]
     assert len(drawings) == 8
     for plot, drawing in zip(plots, drawings, strict=True):
@@ -236,7 +236,7 @@ def test_every_plot_has_a_title_units_a_legend_where_needed_and_no_fixed_colour(
 
 
 def test_a_plot_is_the_same_bytes_each_time() -> None:
-    plot = run_plots(metrics_of(RECORDS, TRAINED), ENTROPY)[0]
+    plot = run_plots(metrics_of(RECORDS, TRAINED), ENTROPY, "nsp")[0]
     drawing = draw_plot(plot)
     assert draw_plot(plot) == drawing
     assert ">restart<" not in drawing.svg
@@ -244,7 +244,7 @@ def test_a_plot_is_the_same_bytes_each_time() -> None:
 
 @pytest.mark.parametrize("records", [[], [train_record(10)], [evaluation_record(30)]])
 def test_a_plot_of_few_points_shows_what_there_is(records: list[dict[str, Any]]) -> None:
-    plots = run_plots(metrics_of(records, TRAINED), ENTROPY)
+    plots = run_plots(metrics_of(records, TRAINED), ENTROPY, "nsp")
     svg = draw_plot(plots[0]).svg
     assert plots[0].held_out == ([30.0], [4.25])
     assert ">held-out<" in svg
@@ -286,10 +286,10 @@ def test_the_manifests_evaluation_is_a_point_even_if_no_record_has_it() -> None:
 def test_values_that_are_not_finite_or_not_there_are_left_out_of_a_curve() -> None:
     broken = {**train_record(20), "mlm_loss": float("nan"), "pair_accuracy": None}
     metrics = metrics_of([train_record(10), broken], TRAINED)
-    plots = {plot.name: plot for plot in run_plots(metrics, ENTROPY)}
+    plots = {plot.name: plot for plot in run_plots(metrics, ENTROPY, "nsp")}
     assert plots["mlm-loss"].train == ([10.0], [8.9])
-    assert plots["nsp-accuracy"].train == ([10.0], [0.5])
-    assert plots["nsp-loss"].train == ([10.0, 20.0], [0.7, 0.7])
+    assert plots["pair-accuracy"].train == ([10.0], [0.5])
+    assert plots["pair-loss"].train == ([10.0, 20.0], [0.7, 0.7])
 
 
 @settings(deadline=None)
@@ -309,7 +309,7 @@ def test_a_thinned_curve_keeps_its_mean_and_its_order(values: list[float], limit
 
 def test_a_long_run_stays_a_small_page() -> None:
     records = [train_record(step) for step in range(1, 5001)]
-    drawing = draw_plot(run_plots(metrics_of(records, TRAINED), ENTROPY)[0])
+    drawing = draw_plot(run_plots(metrics_of(records, TRAINED), ENTROPY, "nsp")[0])
     assert len(drawing.svg) < 60_000
     assert "drawn as 800 means of neighbouring records" in drawing.description
 
@@ -321,6 +321,7 @@ def test_static_masking_shows_its_share_and_an_empty_split_none() -> None:
         "identity": {"instances": {"duplicate_factor": 1}},
         "masking": {"mode": "static"},
         "max_seq_length": 128,
+        "objective": "sentence",
     }
     rows = {name: (train, held_out) for name, train, held_out in instance_rows(manifest)}
     assert rows["masked tokens"] == ("15.0%", "none")

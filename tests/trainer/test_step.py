@@ -111,11 +111,29 @@ def test_a_micro_batch_without_targets_adds_zero() -> None:
     assert_same_gradients(gradients(model), gradients(together), 1e-9)
 
 
-def test_a_step_without_any_target_of_a_head_is_refused() -> None:
+def test_a_step_without_any_masked_token_is_refused() -> None:
     with pytest.raises(TrainingError, match="step 0: no masked token"):
         do_step(make_model(), [NO_MASKS])
-    with pytest.raises(TrainingError, match="step 0: no pair label"):
-        do_step(make_model(), [NO_PAIRS])
+
+
+def test_without_pairs_the_masked_lm_is_trained_alone() -> None:
+    model, alone = make_model().double(), make_model().double()
+    result = do_step(model, [NO_PAIRS], clip_norm=float("inf"))
+    assert result.pair_loss is None
+    assert (result.pairs, result.sequences) == (0, NO_PAIRS.cu_seqlens.size - 1)
+    states, _ = alone.states(to_tensors(NO_PAIRS, CPU))
+    ids = torch.from_numpy(NO_PAIRS.masked_lm_ids)
+    mlm, _ = masked_lm_loss(states, alone.decoder_weight, alone.masked_lm_head.decoder_bias, ids)
+    (mlm / NO_PAIRS.masked_lm_ids.size).backward()
+    assert result.mlm_loss == pytest.approx(
+        float(mlm.detach()) / NO_PAIRS.masked_lm_ids.size, rel=1e-9
+    )
+    for name, gradient in gradients(model).items():
+        if name.startswith(("pair_head", "pooler")):
+            assert not gradient.any()
+    evaluation = evaluate(model, [NO_PAIRS], device=CPU, group=None)
+    assert evaluation.pair_loss is None and evaluation.pair_accuracy is None
+    assert evaluation.pairs == 0
 
 
 def test_a_batch_the_model_cannot_take_is_refused_before_the_forward_pass() -> None:

@@ -12,7 +12,10 @@ from trainer.report.finished_run import Metrics, Record, series
 _COIN_TOSS_NATS = math.log(2.0)
 
 
-def run_plots(metrics: Metrics, unigram_entropy_nats: float) -> list[Plot]:
+_PAIR_TITLES = {"nsp": "Next sentence prediction", "sop": "Sentence order prediction"}
+
+
+def run_plots(metrics: Metrics, unigram_entropy_nats: float, objective: str) -> list[Plot]:
     """Return the plots of a run; one of quantities that were never recorded is left out."""
 
     def plot(name: str, title: str, y_label: str, train: Points, **options: Any) -> Plot:
@@ -26,6 +29,8 @@ def run_plots(metrics: Metrics, unigram_entropy_nats: float) -> list[Plot]:
         )
 
     train, held_out = metrics.train, metrics.evaluation
+    # Of an objective without pairs no such quantity was recorded.
+    pairs = _PAIR_TITLES.get(objective, "Pairs")
     plots = [
         plot(
             "mlm-loss",
@@ -45,16 +50,16 @@ def run_plots(metrics: Metrics, unigram_entropy_nats: float) -> list[Plot]:
             from_zero=True,
         ),
         plot(
-            "nsp-loss",
-            "Next sentence prediction: loss",
+            "pair-loss",
+            f"{pairs}: loss",
             "nats per pair",
             series(train, "pair_loss"),
             held_out=series(held_out, "pair_loss"),
             baseline=(f"coin toss, {_COIN_TOSS_NATS:.2f} nats", _COIN_TOSS_NATS),
         ),
         plot(
-            "nsp-accuracy",
-            "Next sentence prediction: accuracy",
+            "pair-accuracy",
+            f"{pairs}: accuracy",
             "pairs told right (%)",
             series(train, "pair_accuracy"),
             held_out=series(held_out, "pair_accuracy"),

@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from pipeline.contract import SPLITS
+from pipeline.contract import LABEL_COUNTS, LABEL_MEANINGS, PAIR_LABELS, SPLITS
 from pipeline.decoding import DecodedInstance, DecodedToken
 from trainer.fill_mask import Prediction
 from trainer.report.curves import run_plots
@@ -66,7 +66,8 @@ def render_page(
     )
     environment.filters |= {"svg": lambda drawing: Markup(drawing.svg)}
     static = run.instances["masking"]["mode"] == "static"
-    plots = run_plots(run.metrics, summary["unigram_entropy_nats"])
+    objective = run.instances["objective"]
+    plots = run_plots(run.metrics, summary["unigram_entropy_nats"], objective)
     return environment.get_template("page.html.j2").render(
         title=f"clozeline: {run.root}",
         root=run.root,
@@ -83,7 +84,7 @@ def render_page(
             run.instances["counts"]["train"]["length_histogram"], run.instances["max_seq_length"]
         ),
         stages=_stage_rows(run, summary),
-        pairs=[_pair(one) for one in decoded],
+        pairs=[_pair(one, objective) for one in decoded],
         when_masked="every epoch" if static else "epoch 0",
         marks=_MARKS,
         examples=[_example(one) for one in examples],
@@ -121,7 +122,15 @@ def _tiles(summary: Mapping[str, Any]) -> list[Row]:
             f"{_equally_likely(entropy)} equally likely tokens",
         ),
         ("MLM accuracy", f"{summary['eval_mlm_accuracy']:.1%}", "held-out masked tokens guessed"),
-        ("NSP accuracy", f"{summary['eval_nsp_accuracy']:.1%}", "held-out pairs; a coin gets 50%"),
+        *(
+            (
+                f"{name.upper()} accuracy",
+                f"{summary[f'eval_{name}_accuracy']:.1%}",
+                "held-out pairs; a coin gets 50%",
+            )
+            for name in LABEL_MEANINGS
+            if f"eval_{name}_accuracy" in summary
+        ),
         ("sequences seen", f"{summary['sequences_seen']:,}", "in training"),
         ("time", human_seconds(sum(summary["seconds"].values())), "all stages"),
         ("peak memory", human_bytes(summary["peak_rss_bytes"]), "resident, all processes"),
@@ -172,7 +181,7 @@ def corpus_rows(run: FinishedRun) -> list[Row]:
 
 def instance_rows(manifest: Mapping[str, Any]) -> list[Row]:
     """Return (what, of train, of held-out) of the instances."""
-    limit = manifest["max_seq_length"]
+    limit, objective = manifest["max_seq_length"], manifest["objective"]
     # tokens_read counts a document once for each time it is cut into instances.
     times = manifest["identity"]["instances"]["duplicate_factor"]
 
@@ -188,18 +197,21 @@ def instance_rows(manifest: Mapping[str, Any]) -> list[Row]:
             lambda one: _share(one.get("tokens", 0), one.get("instances", 0) * limit),
         ),
         row(
-            "pairs where B follows A",
-            lambda one: _share(
-                one.get("is_next", 0), one.get("is_next", 0) + one.get("random_next", 0)
-            ),
-        ),
-        row(
             "[UNK] among the documents' tokens",
             lambda one: _share(
                 one.get("unknown_tokens", 0) * times, one.get("tokens_read", 0), digits=3
             ),
         ),
     ]
+    if objective in LABEL_COUNTS:
+        zeros, _ = LABEL_COUNTS[objective]
+        rows.insert(
+            4,
+            row(
+                f"pairs where {LABEL_MEANINGS[objective][0]}",
+                lambda one: _share(one.get(zeros, 0), one.get("instances", 0)),
+            ),
+        )
     if manifest["masking"]["mode"] == "static":
         rows.append(
             row(
@@ -228,17 +240,21 @@ def _stage_rows(run: FinishedRun, summary: Mapping[str, Any]) -> list[tuple[str,
     ]
 
 
-def _pair(instance: DecodedInstance) -> dict[str, Any]:
+def _pair(instance: DecodedInstance, objective: str) -> dict[str, Any]:
     tokens = (*instance.first_segment, *instance.second_segment)
     predicted = sum(token.kind in _MARKS for token in tokens)
+    label = ""
+    if instance.label is not None:
+        meaning = LABEL_MEANINGS[objective][instance.label]
+        label = f"{meaning} ({PAIR_LABELS[objective]} {instance.label}); "
     return {
         "number": instance.number,
-        "label": instance.label,
+        "label": label,
         "tokens": instance.tokens,
         "predicted": predicted,
         "segments": (
             ("A", pieces(instance.first_segment)),
-            ("B", pieces(instance.second_segment)),
+            *((("B", pieces(instance.second_segment)),) if instance.second_segment else ()),
         ),
     }
 

@@ -27,7 +27,7 @@ def summary_of(run: FinishedRun) -> dict[str, Any]:
         "documents": run.documents["counts"]["kept"],
         "eval_mlm_accuracy": evaluation["mlm_accuracy"],
         "eval_mlm_loss_nats": evaluation["mlm_loss_nats"],
-        "eval_nsp_accuracy": evaluation["pair_accuracy"],
+        **pair_accuracy_of(run),
         "instances": sum(counts.get("instances", 0) for counts in splits),
         "peak_rss_bytes": max(
             (report["peak_rss_bytes"] for report in run.reports.values()), default=0
@@ -37,6 +37,14 @@ def summary_of(run: FinishedRun) -> dict[str, Any]:
         "tokens": sum(counts.get("tokens", 0) for counts in splits),
         "unigram_entropy_nats": run.training["unigram_entropy_nats"],
     }
+
+
+def pair_accuracy_of(run: FinishedRun) -> dict[str, float]:
+    """Return eval_nsp_accuracy or eval_sop_accuracy by name; nothing without pairs."""
+    accuracy = run.training["evaluation"]["pair_accuracy"]
+    if accuracy is None:
+        return {}
+    return {f"eval_{run.instances['objective']}_accuracy": accuracy}
 
 
 def verdict(summary: Mapping[str, Any]) -> str:
@@ -75,7 +83,10 @@ def print_summary(summary: Mapping[str, Any], console: Console | None = None) ->
     table.add_row("held-out MLM loss", f"{summary['eval_mlm_loss_nats']:.3f} nats")
     table.add_row("unigram entropy", f"{summary['unigram_entropy_nats']:.3f} nats")
     table.add_row("held-out MLM accuracy", f"{summary['eval_mlm_accuracy']:.1%}")
-    table.add_row("held-out NSP accuracy", f"{summary['eval_nsp_accuracy']:.1%}")
+    for name in ("nsp", "sop"):
+        if f"eval_{name}_accuracy" in summary:
+            accuracy = summary[f"eval_{name}_accuracy"]
+            table.add_row(f"held-out {name.upper()} accuracy", f"{accuracy:.1%}")
     table.add_row("peak memory", human_bytes(summary["peak_rss_bytes"]))
     for stage, seconds in summary["seconds"].items():
         table.add_row(f"time of {stage}", human_seconds(seconds))

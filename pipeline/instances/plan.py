@@ -1,0 +1,192 @@
+"""Which spans of the documents' ids make which instance, and how instances are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.instance_rows import InstanceRows
+from pipeline.instances.documents import EncodedDocuments
+from pipeline.ragged import read_only
+
+_ROWS_AHEAD = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceCounts:
+    """What became of the documents and their tokens.
+
+    documents = documents_used + documents_one_sentence + documents_empty, and
+    tokens_read + tokens_borrowed = tokens_used + tokens_truncated + tokens_unpaired.
+    Documents are counted once, tokens once for each repetition.
+    """
+
+    documents: int
+    documents_used: int
+    """Documents with at least one instance."""
+    documents_one_sentence: int
+    """Documents without a pair because they have one sentence; under nsp they still serve as
+    random B. 0 where the objective has no pairs."""
+    documents_empty: int
+    """Documents without any token."""
+    tokens_read: int
+    """Tokens of the documents."""
+    tokens_borrowed: int
+    """Tokens read a second time, as the random B of another document, before truncation."""
+    tokens_used: int
+    """Tokens of the instances, special tokens not counted."""
+    tokens_truncated: int
+    """Tokens cut from pairs longer than max_seq_length."""
+    tokens_unpaired: int
+    """Tokens of one-sentence documents and of sentences left alone at a document's end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPlan:
+    """The instances of all repetitions, as in InstancePlan, and what was counted on the way."""
+
+    segments: NDArray[np.int64]
+    segment_offsets: NDArray[np.int64]
+    pair_labels: NDArray[np.int8] | None
+    documents_used: int
+    tokens_borrowed: int = 0
+    tokens_truncated: int = 0
+    tokens_unpaired: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstancePlan:
+    """I instances before they are written, repetition by repetition, in document order.
+
+    `segments` int64 [G, 2], where each segment starts and ends in the documents' ids;
+    `segment_offsets` int64 [I + 1] into the segments; `pair_labels` int8 [I], None where the
+    objective has no pairs.
+    """
+
+    segments: NDArray[np.int64]
+    segment_offsets: NDArray[np.int64]
+    pair_labels: NDArray[np.int8] | None
+    counts: InstanceCounts
+
+    @property
+    def instances(self) -> int:
+        """I."""
+        return self.segment_offsets.size - 1
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the tokens of each instance, special tokens included, int64 [I]."""
+        ends = np.zeros(self.segments.shape[0] + 1, dtype=np.int64)
+        np.cumsum(self.segments[:, 1] - self.segments[:, 0] + 1, out=ends[1:])
+        lengths: NDArray[np.int64] = np.diff(ends[self.segment_offsets]) + 1
+        return lengths
+
+
+def write_instances(
+    plan: InstancePlan,
+    documents: EncodedDocuments,
+    order: NDArray[np.int64],
+    *,
+    cls_id: int,
+    sep_id: int,
+) -> InstanceRows:
+    """Write the instances `order` (int64, indices of the plan's) as rows in that order.
+
+    `documents` are those of the plan. Special tokens count as words of their own.
+    """
+    offsets = np.zeros(order.size + 1, dtype=np.int64)
+    first_segment_length = np.empty(order.size, dtype=np.uint16)
+    plan_arrays = (
+        read_only(plan.segments),
+        read_only(plan.segment_offsets),
+        read_only(order),
+    )
+    _measure(*plan_arrays, plan.pair_labels is not None, offsets, first_segment_length)
+    columns: list[NDArray[Any]] = []
+    for values, opening, closing in (
+        (documents.ids, cls_id, sep_id),
+        (documents.word_starts, True, True),
+    ):
+        if values is None:
+            continue
+        column = np.empty(int(offsets[-1]), dtype=values.dtype)
+        _write_segments(
+            read_only(values),
+            *plan_arrays,
+            offsets,
+            values.dtype.type(opening),
+            values.dtype.type(closing),
+            column,
+        )
+        columns.append(column)
+    return InstanceRows(
+        input_ids=columns[0],
+        offsets=offsets,
+        first_segment_length=first_segment_length,
+        pair_labels=None if plan.pair_labels is None else plan.pair_labels[order],
+        word_starts=columns[1] if len(columns) > 1 else None,
+    )
+
+
+@nb.njit(cache=True, nogil=True)
+def _measure(
+    segments: NDArray[np.int64],
+    segment_offsets: NDArray[np.int64],
+    order: NDArray[np.int64],
+    pairs: bool,
+    offsets: NDArray[np.int64],
+    first_segment_length: NDArray[np.uint16],
+) -> None:
+    """Fill where each row ends, and how long its first segment is."""
+    for row in range(order.size):
+        first = segment_offsets[order[row]]
+        last = segment_offsets[order[row] + 1]
+        length = 1 + last - first
+        for segment in range(first, last):
+            length += segments[segment, 1] - segments[segment, 0]
+        offsets[row + 1] = offsets[row] + length
+        if pairs:
+            length = segments[first, 1] - segments[first, 0] + 2
+        first_segment_length[row] = length
+
+
+@nb.njit(cache=True, nogil=True)
+def _write_segments(
+    values: NDArray[Any],
+    segments: NDArray[np.int64],
+    segment_offsets: NDArray[np.int64],
+    order: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    opening: Any,
+    closing: Any,
+    column: NDArray[Any],
+) -> Any:
+    """Write the opening value of each row, then its segments, each with the closing value.
+
+    Returns a value of no meaning, so that the reads ahead are not left out.
+    """
+    touched = values[0] if values.size else opening
+    for block in range(0, order.size, _ROWS_AHEAD):
+        end = min(block + _ROWS_AHEAD, order.size)
+        # Rows come in random order, and a miss of the cache costs more than a segment's copy. These
+        # reads wait for nothing, so the processor has many of them under way at a time.
+        for row in range(block, end):
+            for segment in range(segment_offsets[order[row]], segment_offsets[order[row] + 1]):
+                touched |= values[segments[segment, 0]]
+        for row in range(block, end):
+            at = offsets[row]
+            column[at] = opening
+            at += 1
+            for segment in range(segment_offsets[order[row]], segment_offsets[order[row] + 1]):
+                start = segments[segment, 0]
+                length = segments[segment, 1] - start
+                # A loop: a slice's own bookkeeping costs as much as a short segment's tokens.
+                for token in range(length):
+                    column[at + token] = values[start + token]
+                at += length
+                column[at] = closing
+                at += 1
+    return touched

@@ -1,0 +1,92 @@
+"""Columns that only some sets have: word_starts reach the masks, and pairs may be missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipeline.config import MaskingConfig
+from pipeline.instance_rows import InstanceRows
+from pipeline.masking import mask_tokens, token_classes
+from tests.trainer.instance_fixture import SEED, VOCABULARY, commit_instances, make_rows
+from trainer.assembly import Instances, concatenate, make_batch
+from trainer.batch import Batch
+from trainer.loader import evaluation_batches
+
+CLASSES = token_classes(VOCABULARY, range(5))
+
+
+def rows_with_words(numbers: range) -> InstanceRows:
+    rows = make_rows(numbers, None)
+    return replace(rows, word_starts=np.random.default_rng(1).random(rows.input_ids.size) < 0.5)
+
+
+def batch_of(instances: Instances, rules: MaskingConfig) -> Batch:
+    return make_batch(instances, seed=SEED, purpose="mask", epoch=2, rules=rules, classes=CLASSES)
+
+
+@pytest.mark.parametrize("unit", ["whole_word", "ngram", "span"])
+def test_masks_follow_the_word_starts_of_moved_rows(unit: str) -> None:
+    rules = MaskingConfig(unit=unit)  # type: ignore[arg-type]
+    rows = rows_with_words(range(20))
+    expected = mask_tokens(
+        rows.input_ids,
+        rows.offsets,
+        np.arange(20, dtype=np.uint64),
+        seed=SEED,
+        purpose="mask",
+        epoch=2,
+        repetition=0,
+        rules=rules,
+        classes=CLASSES,
+        word_starts=rows.word_starts,
+    )
+    whole = Instances.of(rows, 0)
+    order = np.random.default_rng(2).permutation(20)
+    batch = batch_of(concatenate([whole.span(0, 7), whole.span(7, 20)]).take(order), rules)
+    for place, row in enumerate(order):
+        start, end = rows.offsets[row : row + 2]
+        here = slice(*batch.cu_seqlens[place : place + 2])
+        assert batch.input_ids[here].tolist() == expected.input_ids[start:end].tolist()
+    without = batch_of(Instances.of(replace(rows, word_starts=None), 0), rules)
+    assert without.masked_positions.tolist() != expected.positions.tolist()
+
+
+def test_rows_without_pairs_make_a_batch_without_labels_of_one_segment() -> None:
+    rows = make_rows(range(6), None)
+    whole = np.diff(rows.offsets).astype(np.uint16)
+    rows = replace(rows, pair_labels=None, first_segment_length=whole)
+    batch = batch_of(Instances.of(rows, 0), MaskingConfig())
+    assert batch.pair_labels is None
+    assert not batch.token_type_ids.any()
+
+
+def test_word_starts_come_back_from_committed_shards(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    rows = rows_with_words(range(30))
+    split = [("train", rows_with_words(range(9))), ("held_out", rows)]
+    instances = commit_instances(tmp_path, VOCABULARY, split, rows_per_batch=8)
+    (shard,) = instances.shards("held_out")
+    found = [instances.read_rows(shard, number) for number in range(len(shard.batch_rows))]
+    assert rows.word_starts is not None
+    flags = np.concatenate([one.word_starts for one in found if one.word_starts is not None])
+    assert np.array_equal(flags, rows.word_starts)
+    rules = MaskingConfig(unit="whole_word")
+    batches = evaluation_batches(
+        instances, seed=SEED, rules=rules, rank=0, world_size=1, batch_size=64
+    )
+    got = np.concatenate([batch.input_ids for batch in batches])
+    expected = mask_tokens(
+        rows.input_ids,
+        rows.offsets,
+        np.arange(9, 39, dtype=np.uint64),
+        seed=SEED,
+        purpose="evaluation_mask",
+        epoch=0,
+        repetition=0,
+        rules=rules,
+        classes=CLASSES,
+        word_starts=rows.word_starts,
+    )
+    assert np.array_equal(got, expected.input_ids)
