@@ -87,6 +87,7 @@ def write_shard(
             offsets.append(sink.tell())
             counts.append(last - first)
     data = file.getvalue()
+    view = memoryview(data)
     lengths = np.diff(rows.offsets[start : end + 1]).astype("<u2")
     objects = {f"{name}.arrow": data, f"{name}.lengths": lengths.tobytes()}
     entry = ShardEntry(
@@ -99,7 +100,7 @@ def write_shard(
         batch_offsets=tuple(offsets),
         batch_rows=tuple(counts),
         batch_crc32=tuple(
-            zlib.crc32(data[first:last]) for first, last in itertools.pairwise(offsets)
+            zlib.crc32(view[first:last]) for first, last in itertools.pairwise(offsets)
         ),
     )
     return objects, entry

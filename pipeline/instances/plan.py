@@ -97,14 +97,21 @@ def write_instances(
 
     `documents` are those of the plan. Special tokens count as words of their own.
     """
+    row_segments = np.zeros(order.size + 1, dtype=np.int64)
+    np.cumsum(np.diff(plan.segment_offsets)[order], out=row_segments[1:])
+    segments = np.empty((int(row_segments[-1]), 2), dtype=np.int64)
     offsets = np.zeros(order.size + 1, dtype=np.int64)
     first_segment_length = np.empty(order.size, dtype=np.uint16)
-    plan_arrays = (
+    _gather_segments(
         read_only(plan.segments),
         read_only(plan.segment_offsets),
         read_only(order),
+        row_segments,
+        plan.pair_labels is not None,
+        segments,
+        offsets,
+        first_segment_length,
     )
-    _measure(*plan_arrays, plan.pair_labels is not None, offsets, first_segment_length)
     columns: list[NDArray[Any]] = []
     for values, opening, closing in (
         (documents.ids, cls_id, sep_id),
@@ -115,7 +122,8 @@ def write_instances(
         column = np.empty(int(offsets[-1]), dtype=values.dtype)
         _write_segments(
             read_only(values),
-            *plan_arrays,
+            segments,
+            row_segments,
             offsets,
             values.dtype.type(opening),
             values.dtype.type(closing),
@@ -132,24 +140,31 @@ def write_instances(
 
 
 @nb.njit(cache=True, nogil=True)
-def _measure(
-    segments: NDArray[np.int64],
+def _gather_segments(
+    plan_segments: NDArray[np.int64],
     segment_offsets: NDArray[np.int64],
     order: NDArray[np.int64],
+    row_segments: NDArray[np.int64],
     pairs: bool,
+    segments: NDArray[np.int64],
     offsets: NDArray[np.int64],
     first_segment_length: NDArray[np.uint16],
 ) -> None:
-    """Fill where each row ends, and how long its first segment is."""
+    """Fill the rows' segments in their order, where each row ends, and its first segment."""
     for row in range(order.size):
         first = segment_offsets[order[row]]
-        last = segment_offsets[order[row] + 1]
-        length = 1 + last - first
-        for segment in range(first, last):
-            length += segments[segment, 1] - segments[segment, 0]
+        at = row_segments[row]
+        count = row_segments[row + 1] - at
+        length = 1 + count
+        for segment in range(count):
+            start = plan_segments[first + segment, 0]
+            end = plan_segments[first + segment, 1]
+            segments[at + segment, 0] = start
+            segments[at + segment, 1] = end
+            length += end - start
         offsets[row + 1] = offsets[row] + length
         if pairs:
-            length = segments[first, 1] - segments[first, 0] + 2
+            length = segments[at, 1] - segments[at, 0] + 2
         first_segment_length[row] = length
 
 
@@ -157,8 +172,7 @@ def _measure(
 def _write_segments(
     values: NDArray[Any],
     segments: NDArray[np.int64],
-    segment_offsets: NDArray[np.int64],
-    order: NDArray[np.int64],
+    row_segments: NDArray[np.int64],
     offsets: NDArray[np.int64],
     opening: Any,
     closing: Any,
@@ -168,19 +182,20 @@ def _write_segments(
 
     Returns a value of no meaning, so that the reads ahead are not left out.
     """
-    touched = values[0] if values.size else opening
-    for block in range(0, order.size, _ROWS_AHEAD):
-        end = min(block + _ROWS_AHEAD, order.size)
+    touched = opening
+    rows = offsets.size - 1
+    for block in range(0, rows, _ROWS_AHEAD):
+        block_end = min(block + _ROWS_AHEAD, rows)
         # Rows come in random order, and a miss of the cache costs more than a segment's copy. These
         # reads wait for nothing, so the processor has many of them under way at a time.
-        for row in range(block, end):
-            for segment in range(segment_offsets[order[row]], segment_offsets[order[row] + 1]):
-                touched |= values[segments[segment, 0]]
-        for row in range(block, end):
+        for segment in range(row_segments[block], row_segments[block_end]):
+            touched |= values[segments[segment, 0]]
+            touched |= values[segments[segment, 1] - 1]
+        for row in range(block, block_end):
             at = offsets[row]
             column[at] = opening
             at += 1
-            for segment in range(segment_offsets[order[row]], segment_offsets[order[row] + 1]):
+            for segment in range(row_segments[row], row_segments[row + 1]):
                 start = segments[segment, 0]
                 length = segments[segment, 1] - start
                 # A loop: a slice's own bookkeeping costs as much as a short segment's tokens.

@@ -41,7 +41,7 @@ from trainer.report import FillMaskExample, print_summary, summarise, write_repo
 from trainer.report.curves import run_plots
 from trainer.report.figures import PALETTE, draw_length_histogram, draw_plot, thinned
 from trainer.report.finished_run import metrics_of
-from trainer.report.page import instance_rows, pieces
+from trainer.report.page import pieces
 
 EXAMPLES = (
     FillMaskExample(
@@ -312,20 +312,6 @@ def test_a_long_run_stays_a_small_page() -> None:
     drawing = draw_plot(run_plots(metrics_of(records, TRAINED), ENTROPY, "nsp")[0])
     assert len(drawing.svg) < 60_000
     assert "drawn as 800 means of neighbouring records" in drawing.description
-
-
-def test_static_masking_shows_its_share_and_an_empty_split_none() -> None:
-    counts = {"instances": 10, "masked_tokens": 150, "tokens": 1_000}
-    manifest = {
-        "counts": {"held_out": {}, "train": counts},
-        "identity": {"instances": {"duplicate_factor": 1}},
-        "masking": {"mode": "static"},
-        "max_seq_length": 128,
-        "objective": "sentence",
-    }
-    rows = {name: (train, held_out) for name, train, held_out in instance_rows(manifest)}
-    assert rows["masked tokens"] == ("15.0%", "none")
-    assert rows["fill (tokens of 128 an instance)"] == ("78.1%", "none")
 
 
 def test_predicted_tokens_carry_a_letter_and_the_token_they_hide(html: str) -> None:

@@ -13,7 +13,7 @@ from pipeline.decoding import DecodedInstance, DecodedToken
 from tests.trainer.finished_runs import EVALUATION, RECORDS, write_run
 from trainer.report import print_summary
 from trainer.report.finished_run import metrics_of, read_run
-from trainer.report.page import render_page
+from trainer.report.page import instance_rows, render_page
 from trainer.report.summary import summary_of
 
 
@@ -73,3 +73,17 @@ def test_sentence_order_carries_its_own_name(tmp_path: Path) -> None:
     assert "Sentence order prediction: accuracy" in text
     assert "SOP accuracy 62.5%" in text
     assert "pairs where B follows A 75.0%" in text
+
+
+def test_static_masking_shows_its_share_and_an_empty_split_none() -> None:
+    counts = {"instances": 10, "masked_tokens": 150, "tokens": 1_000}
+    manifest = {
+        "counts": {"held_out": {}, "train": counts},
+        "identity": {"instances": {"duplicate_factor": 1}},
+        "masking": {"mode": "static"},
+        "max_seq_length": 128,
+        "objective": "sentence",
+    }
+    rows = {name: (train, held_out) for name, train, held_out in instance_rows(manifest)}
+    assert rows["masked tokens"] == ("15.0%", "none")
+    assert rows["fill (tokens of 128 an instance)"] == ("78.1%", "none")
