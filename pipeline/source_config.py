@@ -67,10 +67,9 @@ class SourceConfig:
     path: Operational[str]
     """File, directory, glob, "@" and a list file (one path a line), or s3:// object, prefix or
     glob. Below a directory every file is read, whatever its name, and links are followed, but none
-    that leads to a folder or file twice; hidden
-    and temporary ones (.*, _*, *~, *.tmp, *.part, *.crc, *.lock) are left out and counted. For
-    python_docstrings: the pip lock file that names the packages to read after the standard
-    library."""
+    to what is read already; hidden and temporary ones (.*, _*, *~, *.tmp, *.part, *.crc, *.lock)
+    are left out and counted. For python_docstrings: the pip lock file that names the packages to
+    read after the standard library."""
     text_field: Identity[str] = "text"
     """Field of a JSON object, or column of a table, that holds the text; dots lead into nested
     ones (meta.body)."""
