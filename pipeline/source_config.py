@@ -83,8 +83,8 @@ class SourceConfig:
     """Bytes that are no text: fail; replace: U+FFFD for them; skip: they vanish. Counted. For warc
     a page is such only if neither HTTP's charset nor its own nor UTF-8 fits it."""
     malformed: Identity[Malformed] = "fail"
-    """Records without a text (no JSON object, a missing or null field, a broken WARC record):
-    fail; skip: left out and counted."""
+    """Records without a text (no JSON object, a missing or null field, a WARC record that is
+    broken or larger than 128 MiB): fail; skip: left out and counted."""
     limit_bytes: Identity[int] = 0
     """Keep the first documents, files in keyed-hash order, up to this many bytes of text;
     0 keeps all."""
