@@ -67,10 +67,9 @@ class SourceConfig:
     path: Operational[str]
     """File, directory, glob, "@" and a list file (one path a line), or s3:// object, prefix or
     glob. Below a directory every file is read, whatever its name, and links are followed, but none
-    that leads to a folder or file twice; hidden
-    and temporary ones (.*, _*, *~, *.tmp, *.part, *.crc, *.lock) are left out and counted. For
-    python_docstrings: the pip lock file that names the packages to read after the standard
-    library."""
+    to what is read already; hidden and temporary ones (.*, _*, *~, *.tmp, *.part, *.crc, *.lock)
+    are left out and counted. For python_docstrings: the pip lock file that names the packages to
+    read after the standard library."""
     text_field: Identity[str] = "text"
     """Field of a JSON object, or column of a table, that holds the text; dots lead into nested
     ones (meta.body)."""
@@ -84,8 +83,8 @@ class SourceConfig:
     """Bytes that are no text: fail; replace: U+FFFD for them; skip: they vanish. Counted. For warc
     a page is such only if neither HTTP's charset nor its own nor UTF-8 fits it."""
     malformed: Identity[Malformed] = "fail"
-    """Records without a text (no JSON object, a missing or null field, a broken WARC record):
-    fail; skip: left out and counted."""
+    """Records without a text (no JSON object, a missing or null field, a WARC record that is
+    broken or larger than 128 MiB): fail; skip: left out and counted."""
     limit_bytes: Identity[int] = 0
     """Keep the first documents, files in keyed-hash order, up to this many bytes of text;
     0 keeps all."""

@@ -30,6 +30,8 @@ _WIDTHS = {"utf-16-le": 2, "utf-16-be": 2, "utf-32-le": 4, "utf-32-be": 4}
 _UNORDERED = {"utf-16": "utf-16-le", "utf-32": "utf-32-le", "utf-8-sig": "utf-8"}
 _BLANK = " \t\r\f\v"
 _WHITE_SPACE = _BLANK + "\n"
+_FEWEST_BYTES = 8
+_UPPER_BYTES_OF_A_SCRIPT = 3
 _HANDLER = "clozeline.undecodable"
 
 Bytes = bytes | bytearray
@@ -89,15 +91,15 @@ def unmarked_encoding(head: bytes) -> str:
     whose every other character is a NUL.
     """
     nul = [[byte == 0 for byte in head[phase::4]] for phase in range(4)]
-    if len(head) < 8:
+    if len(head) < _FEWEST_BYTES:
         return ""
     for name, empty, filled in (("utf-32-le", (2, 3), 0), ("utf-32-be", (0, 1), 3)):
         if all(all(nul[phase]) for phase in empty) and not any(nul[filled]):
             return name
-    even, odd = (sum(nul[phase]) + sum(nul[phase + 2]) for phase in range(2))
-    # Of other scripts than Latin only spaces and line ends have a NUL byte.
-    for name, here, there in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
-        if not there and here >= max(2, len(head) // 16):
+    for name, low, high in (("utf-16-le", 0, 1), ("utf-16-be", 1, 0)):
+        upper = set(head[high::2])
+        # The upper bytes of an alphabet are one or two, and 0 those of spaces and line ends.
+        if 0 in upper and 0 not in head[low::2] and len(upper) <= _UPPER_BYTES_OF_A_SCRIPT:
             return name
     return ""
 

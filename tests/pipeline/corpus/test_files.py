@@ -257,6 +257,19 @@ def test_a_files_name_tells_its_format_where_its_bytes_do_not(tmp_path: Path) ->
     assert "set documents.sources[s].format" in message
 
 
+def test_a_file_changed_while_it_is_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\n\ntwo\n")
+    os.utime(path, (1, 1))
+    source = source_of(path)
+    (split,) = plan_splits(source, list_files(source, 0), WHOLE)
+    documents = read_split(source, split, ReadReport())
+    assert next(documents).text == "one"
+    path.write_bytes(b"one\n\nnew\n")
+    with pytest.raises(InputError, match=r"a\.txt: changed since the job was planned"):
+        list(documents)
+
+
 def rows(count: int, word: str) -> bytes:
     sink = io.BytesIO()
     pq.write_table(pa.table({"text": [word] * count}), sink, row_group_size=5)

@@ -116,6 +116,6 @@ def test_a_preview_of_every_format_prints_no_warning(tmp_path: Path) -> None:
     config = tmp_path / "run.cfg"
     config.write_text(f'[[documents.sources]]\nname = "s"\npath = "{tmp_path}/[a-f]*"\n')
     # Python shows all warnings, unclosed files among them, that it hides by itself.
-    done = preview(config, "-X", "dev")
+    done = preview(config, "-W", "default")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout.splitlines()[-1])["s"]["counts"]["documents"] == 24
