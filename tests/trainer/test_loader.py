@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 
 from pipeline.config import MaskingConfig
 from pipeline.contract import ShardEntry
-from pipeline.errors import ConfigError, CorruptError, InputError, StorageError
 from pipeline.instance_rows import InstanceRows
 from pipeline.instance_set import InstanceSet
 from pipeline.masking import mask_tokens
@@ -319,6 +317,25 @@ def test_an_instance_has_the_mask_of_seed_epoch_and_its_number(instances: Instan
             assert one[2] == tuple(expected.positions.tolist())
 
 
+def evaluate(
+    instance_set: InstanceSet,
+    *,
+    world_size: int,
+    rank: int,
+    batch_size: int = 5,
+    max_instances: int | None = None,
+) -> Iterator[Batch]:
+    return evaluation_batches(
+        instance_set,
+        seed=SEED,
+        rules=RULES,
+        rank=rank,
+        world_size=world_size,
+        batch_size=batch_size,
+        max_instances=max_instances,
+    )
+
+
 def test_static_shards_bring_their_masks_and_keep_them_over_epochs(tmp_path: Path) -> None:
     rules = MaskingConfig(probability=0.3)
     static = write_instance_set(tmp_path, static_rules=rules)
@@ -346,159 +363,3 @@ def test_static_shards_bring_their_masks_and_keep_them_over_epochs(tmp_path: Pat
         )
         assert one[0] == tuple(expected.input_ids.tolist())
         assert one[2] == tuple(expected.positions.tolist())
-
-
-def evaluate(
-    instance_set: InstanceSet,
-    *,
-    world_size: int,
-    rank: int,
-    batch_size: int = 5,
-    max_instances: int | None = None,
-) -> Iterator[Batch]:
-    return evaluation_batches(
-        instance_set,
-        seed=SEED,
-        rules=RULES,
-        rank=rank,
-        world_size=world_size,
-        batch_size=batch_size,
-        max_instances=max_instances,
-    )
-
-
-@pytest.mark.parametrize("max_instances, total", [(None, 21), (100, 21), (10, 10), (2, 2)])
-def test_evaluation_is_the_same_for_any_world_size(
-    instances: InstanceSet, max_instances: int | None, total: int
-) -> None:
-    alone = sequences(list(evaluate(instances, world_size=1, rank=0, max_instances=max_instances)))
-    assert [number_of(one) for one in alone] == list(range(TRAIN_ROWS, TRAIN_ROWS + total))
-    for world_size in (1, 2, 3, 5):
-        for batch_size in (1, 5, 64):
-            parts = [
-                one
-                for rank in range(world_size)
-                for one in sequences(
-                    list(
-                        evaluate(
-                            instances,
-                            world_size=world_size,
-                            rank=rank,
-                            batch_size=batch_size,
-                            max_instances=max_instances,
-                        )
-                    )
-                )
-            ]
-            assert parts == alone
-
-
-def test_evaluation_masks_are_not_those_of_training(instances: InstanceSet) -> None:
-    masks = {}
-    purposes: tuple[Literal["mask", "evaluation_mask"], ...] = ("mask", "evaluation_mask")
-    for purpose in purposes:
-        rows = make_row(TRAIN_ROWS)
-        ids = np.array(rows.input_ids, dtype=np.uint16)
-        masked = mask_tokens(
-            ids,
-            np.array([0, ids.size]),
-            np.array([TRAIN_ROWS], dtype=np.uint64),
-            seed=SEED,
-            purpose=purpose,
-            epoch=0,
-            repetition=0,
-            rules=RULES,
-            classes=instances.token_classes,
-        )
-        masks[purpose] = tuple(masked.input_ids.tolist())
-    seen = sequences(list(evaluate(instances, world_size=1, rank=0)))[0][0]
-    assert seen == masks["evaluation_mask"] != masks["mask"]
-
-
-def test_a_changed_byte_of_a_shard_reaches_the_consumer_as_corrupt_error(tmp_path: Path) -> None:
-    damaged = write_instance_set(tmp_path)
-    shard = damaged.shards("train")[1]
-    path = tmp_path / damaged.generation.prefix / shard.object.name
-    data = bytearray(path.read_bytes())
-    data[shard.batch_offsets[2] + 100] ^= 1
-    path.write_bytes(data)
-    with open_loader(damaged) as loader, pytest.raises(CorruptError, match=shard.object.name):
-        for _ in range(13):
-            next(loader)
-    # Not the end of the data, and not skipped: asked again, it fails again.
-    with pytest.raises(CorruptError, match="record batch 2"):
-        next(loader)
-
-
-def test_a_shard_that_vanished_is_named(tmp_path: Path) -> None:
-    without = write_instance_set(tmp_path)
-    name = without.shards("train")[0].object.name
-    (tmp_path / without.generation.prefix / name).unlink()
-    with open_loader(without) as loader, pytest.raises(StorageError, match=name):
-        for _ in range(13):
-            next(loader)
-
-
-def test_closing_ends_the_thread_also_with_steps_not_taken(instances: InstanceSet) -> None:
-    before = set(threading.enumerate())
-    loader = open_loader(instances, prefetch=4)
-    next(loader)
-    assert len(set(threading.enumerate()) - before) == 1
-    loader.close()
-    assert set(threading.enumerate()) == before
-
-
-def test_a_slow_consumer_does_not_make_the_loader_run_ahead(
-    instances: InstanceSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = []
-
-    def counted(batch: Batch, start: int, end: int, size: int) -> Iterator[Batch]:
-        made.append(start)
-        return iter(())
-
-    monkeypatch.setattr("trainer.loader.cut_batch", counted)
-    loader = open_loader(instances, prefetch=3)
-    for taken in (1, 2, 3):
-        next(loader)
-        # The tasks already submitted are all the thread may do.
-        for future in loader._ahead:
-            future.result()
-        assert len(made) == taken + 3
-    loader.close()
-
-
-@pytest.mark.parametrize(
-    "layout, message",
-    [
-        ({"batch_size": 10}, "training.batch_size = 10: must be a multiple of training.lanes = 4"),
-        ({"world_size": 5}, "training.workers = 5: must be at most training.lanes = 4"),
-        ({"rank": 2, "world_size": 2}, "rank = 2"),
-        ({"lanes": 0}, "training.lanes = 0"),
-        ({"window_batches": 0}, "training.window_batches = 0"),
-        ({"micro_batch_size": 0}, "training.micro_batch_size = 0"),
-        ({"prefetch": 0}, "training.prefetch = 0"),
-        ({"batch_size": 100}, "training.batch_size = 100: .* has 97 training instances"),
-    ],
-)
-def test_a_layout_that_cannot_be_served_is_refused(
-    instances: InstanceSet, layout: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        open_loader(instances, **layout)
-
-
-def test_a_state_of_other_data_is_refused(instances: InstanceSet) -> None:
-    own = instances.generation.fingerprint
-    with pytest.raises(ConfigError, match="trained on instances feed"):
-        open_loader(instances, state=LoaderState(epoch=0, step=0, instances="feed"))
-    with pytest.raises(ConfigError, match="step 13 of epoch 2, an epoch has 13 steps"):
-        open_loader(instances, state=LoaderState(epoch=2, step=13, instances=own))
-    with pytest.raises(CorruptError, match="must have epoch, step and instances"):
-        LoaderState.from_json({"epoch": 1})
-
-
-def test_no_held_out_instances_is_an_error(tmp_path: Path) -> None:
-    train_only = write_instance_set(tmp_path, held_out=())
-    with pytest.raises(InputError, match="held_out"):
-        evaluate(train_only, world_size=1, rank=0)
