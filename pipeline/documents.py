@@ -39,7 +39,7 @@ _EXPANSION = 4
 RUN_SCHEMA = pa.schema(
     [
         *DOCUMENT_SCHEMA,
-        pa.field("content_hash", pa.binary(16), nullable=False),
+        pa.field("content_hash", pa.binary(16)),  # null where nobody looks for duplicates
         pa.field("ordinal", pa.uint32(), nullable=False),  # place among the split's documents
         pa.field("text_bytes", pa.int64(), nullable=False),
         pa.field("partition", pa.uint32(), nullable=False),
@@ -259,10 +259,7 @@ def _chunk(
         return Chunk(RUN_SCHEMA.empty_table(), PARAGRAPH_SCHEMA.empty_table())
     keys = [key for key, _ in places]
     hashes, partition = _placed(keys, config, partitions, seed)
-    utf8 = memoryview(texts.utf8)  # type: ignore[arg-type]  # an array is a buffer
-    contents = [
-        hashlib.blake2b(utf8[start:end], digest_size=16).digest() for start, end in texts.spans()
-    ]
+    contents = _content_hashes(texts) if config.cleaning.deduplicate else [None] * len(keys)
     split = split_sentences(texts, source.locale) if source.sentences == "icu" else None
     sentences = split or lines_as_sentences(texts)
     threshold = config.cleaning.deduplicate_paragraphs
@@ -284,6 +281,13 @@ def _chunk(
     if not threshold:
         return Chunk(documents, PARAGRAPH_SCHEMA.empty_table())
     return Chunk(documents, fingerprints(texts, documents, threshold))
+
+
+def _content_hashes(texts: CleanedTexts) -> list[bytes]:
+    utf8 = memoryview(texts.utf8)  # type: ignore[arg-type]  # an array is a buffer
+    return [
+        hashlib.blake2b(utf8[start:end], digest_size=16).digest() for start, end in texts.spans()
+    ]
 
 
 def _placed(
@@ -323,7 +327,9 @@ def run_groups(table: pa.Table, partitions: Partitions) -> NDArray[np.int64]:
 
 
 def content_groups(table: pa.Table, groups: int) -> NDArray[np.int64]:
-    """Return the deduplication range of each row's content hash."""
+    """Return the deduplication range of each row's content hash; 0 where there are none."""
+    if table["content_hash"].null_count:
+        return np.zeros(table.num_rows, np.int64)
     return (leading(table["content_hash"]) % np.uint64(groups)).astype(np.int64)
 
 
