@@ -20,6 +20,7 @@ from pipeline.cleaning import CleanedTexts, clean, decode
 from pipeline.config import CleaningConfig, DocumentsConfig, SourceConfig
 from pipeline.contract import DOCUMENT_SCHEMA
 from pipeline.corpus import RawDocument
+from pipeline.document_keys import document_hashes, document_key, hash_words
 from pipeline.documents_config import unicode_scripts
 from pipeline.keyed_random import derive_key
 from pipeline.paragraphs import PARAGRAPH_SCHEMA, fingerprints
@@ -86,11 +87,6 @@ class Chunk:
     """RUN_SCHEMA."""
     paragraphs: pa.Table
     """PARAGRAPH_SCHEMA; empty unless repeated paragraphs are dropped."""
-
-
-def document_key(source: str, path: str, offset: int | str, repetition: int = 0) -> str:
-    """Return the text form of a document's identity: source/path#offset.repetition."""
-    return f"{source}/{path}#{offset}.{repetition}"
 
 
 def unit_bytes(text_bytes: int, least: int) -> int:
@@ -294,11 +290,9 @@ def _placed(
     keys: Sequence[str], config: DocumentsConfig, partitions: Partitions, seed: int
 ) -> tuple[list[bytes], NDArray[np.uint32]]:
     """Return the hash and the partition of each document."""
-    place_key = derive_key(seed, "partition").to_bytes(8, "little")
     split_key = derive_key(seed, "held_out").to_bytes(8, "little")
-    names = [key.encode() for key in keys]
-    hashes = [hashlib.blake2b(name, digest_size=16, key=place_key).digest() for name in names]
-    draws = [hashlib.blake2b(name, digest_size=8, key=split_key).digest() for name in names]
+    hashes = document_hashes(keys, seed)
+    draws = [hashlib.blake2b(key.encode(), digest_size=8, key=split_key).digest() for key in keys]
     place = np.frombuffer(b"".join(hashes), ">u8")[::2]
     draw = np.frombuffer(b"".join(draws), ">u8")
     # 2**64 is no float64 problem here: the fraction is compared as an integer threshold.
@@ -310,16 +304,9 @@ def _placed(
     return hashes, partition.astype(np.uint32)
 
 
-def leading(hashes: pa.ChunkedArray) -> NDArray[np.uint64]:
-    """Return the first 64 bits of 128-bit hashes, as big-endian numbers: in the hashes' order."""
-    data = hashes.combine_chunks()
-    words = np.frombuffer(data.buffers()[1], ">u8")[data.offset * 2 :: 2][: len(data)]
-    return words.astype(np.uint64)
-
-
 def run_groups(table: pa.Table, partitions: Partitions) -> NDArray[np.int64]:
     """Return the group of each row of a run table: its partition, then its range of hashes."""
-    high = leading(table["document_hash"]) >> np.uint64(32)
+    high = hash_words(table["document_hash"])[:, 0] >> np.uint64(32)
     place = (high * np.uint64(partitions.ranges)) >> np.uint64(32)
     return np.asarray(table["partition"]).astype(np.int64) * partitions.ranges + place.astype(
         np.int64
@@ -330,7 +317,7 @@ def content_groups(table: pa.Table, groups: int) -> NDArray[np.int64]:
     """Return the deduplication range of each row's content hash; 0 where there are none."""
     if table["content_hash"].null_count:
         return np.zeros(table.num_rows, np.int64)
-    return (leading(table["content_hash"]) % np.uint64(groups)).astype(np.int64)
+    return (hash_words(table["content_hash"])[:, 0] % np.uint64(groups)).astype(np.int64)
 
 
 def duplicates(tables: Iterable[pa.Table]) -> pa.Table:

@@ -55,20 +55,20 @@ def merge_rows(
     _require_distinct_keys(table)
     number = copies(table, weights, train_partitions)
     losses.add("dropped_sampled", table.filter(pa.array(number == 0)))
-    table = table.filter(pa.array(number > 0))
+    table, number = table.filter(pa.array(number > 0)), number[number > 0]
     unwanted = [part["document_hash"].combine_chunks() for part in dropped_documents]
     if any(map(len, unwanted)):
         gone = pc.is_in(table["document_hash"], value_set=pa.concat_arrays(unwanted))
         losses.add("dropped_duplicate", table.filter(gone))
-        table = table.filter(pc.invert(gone))
+        table, number = table.filter(pc.invert(gone)), number[~np.asarray(gone)]
     table, rows = without(table, dropped_paragraphs)
     if rows.size:
         losses.add("repeated_paragraphs_dropped", table.take(pa.array(rows)))
         empty = pc.equal(pc.list_value_length(table["sentences"]), 0)
         losses.add("dropped_repeated_paragraphs", table.filter(empty))
-        table = table.filter(pc.invert(empty))
-    losses.add("repetitions", table, copies(table, weights, train_partitions) - 1)
-    table = repeat_documents(table, weights, train_partitions, seed)
+        table, number = table.filter(pc.invert(empty)), number[~np.asarray(empty)]
+    losses.add("repetitions", table, number - 1)
+    table = repeat_documents(table, number, seed)
     return table.sort_by([("document_hash", "ascending"), ("document_key", "ascending")])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.config import DocumentsConfig
-from pipeline.keyed_random import derive_key
+from pipeline.document_keys import document_hashes, hash_words, repeated_key
 
 # Weights are fixed-point numbers of so many binary places, so that they mean the same anywhere.
 _PLACES = 32
@@ -67,26 +66,19 @@ def copies(table: pa.Table, weights: Sequence[int], train_partitions: int) -> ND
 
 def draws(table: pa.Table) -> NDArray[np.uint64]:
     """Return a 32-bit draw a document: the last bits of its hash, the first are its place."""
-    hashes = table["document_hash"].combine_chunks()
-    words = np.frombuffer(hashes.buffers()[1] or b"", ">u4")[hashes.offset * 4 + 3 :: 4]
-    return words[: len(hashes)].astype(np.uint64)
+    return hash_words(table["document_hash"])[:, 1] & np.uint64(0xFFFFFFFF)
 
 
-def repeat_documents(
-    table: pa.Table, weights: Sequence[int], train_partitions: int, seed: int
-) -> pa.Table:
-    """Return each document as often as its source weighs.
+def repeat_documents(table: pa.Table, number: NDArray[np.int64], seed: int) -> pa.Table:
+    """Return each document as often as `number` says.
 
     A copy has a key and a hash of its own: repetition 1, 2...
     """
-    number = copies(table, weights, train_partitions)
     if (number == 1).all():
         return table
     rows = np.repeat(np.arange(table.num_rows), number)
     repetition = np.arange(rows.size) - np.repeat(np.cumsum(number) - number, number)
     taken = table.take(pa.array(rows))
-    if not repetition.any():
-        return taken
     return _rekeyed(taken, taken["document_key"].to_pylist(), repetition, seed)
 
 
@@ -94,10 +86,10 @@ def _rekeyed(
     table: pa.Table, keys: Sequence[str], repetition: NDArray[np.int64], seed: int
 ) -> pa.Table:
     names = [
-        key if number == 0 else f"{key.rpartition('.')[0]}.{number}"
+        key if number == 0 else repeated_key(key, number)
         for key, number in zip(keys, repetition.tolist(), strict=True)
     ]
-    hashes = [document_hash(name, seed) for name in names]
+    hashes = document_hashes(names, seed)
     for name, column in (
         ("document_key", pa.array(names, pa.large_string())),
         ("document_hash", pa.array(hashes, pa.binary(16))),
@@ -105,9 +97,3 @@ def _rekeyed(
         place = table.schema.get_field_index(name)
         table = table.set_column(place, table.schema.field(place), column)
     return table
-
-
-def document_hash(key: str, seed: int) -> bytes:
-    """Return the BLAKE2b-128 of a document key that orders and partitions documents."""
-    secret = derive_key(seed, "partition").to_bytes(8, "little")
-    return hashlib.blake2b(key.encode(), digest_size=16, key=secret).digest()

@@ -66,7 +66,9 @@ def split_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         counts,
     )
     for index, chunk in enumerate(chunks):
-        prints = chunk.documents.select(FINGERPRINT_SCHEMA.names)
+        # Nobody reads them where neither duplicates nor the place of a limit are looked for.
+        wanted = plan.config.documents.cleaning.deduplicate or source.limit_bytes
+        prints = chunk.documents.select(FINGERPRINT_SCHEMA.names).slice(0, None if wanted else 0)
         grouped = {
             "run": runs.grouped_bytes(
                 chunk.documents,

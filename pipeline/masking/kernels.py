@@ -55,14 +55,15 @@ def mask_rows(
         length = offsets[row + 1] - begin
         identity = instance_numbers[row]
         row_ids = input_ids[begin : begin + length]
-        if whole_word and word_starts.size:
-            units, candidates = _find_words(
-                row_ids, word_starts[begin : begin + length], maskable, unit_starts, unit_ends
-            )
-        else:
-            units, candidates = _find_units(
-                row_ids, whole_word, maskable, continuation, unit_starts, unit_ends
-            )
+        units, candidates = _find_units(
+            row_ids,
+            whole_word,
+            word_starts[begin : begin + length],
+            maskable,
+            continuation,
+            unit_starts,
+            unit_ends,
+        )
         budget = min(max(int(probability * candidates + 0.5), 1), limit)
         if thresholds.size:
             _choose_runs(
@@ -113,12 +114,17 @@ def mask_rows(
 def _find_units(
     row_ids: NDArray[Any],
     whole_word: bool,
+    word_starts: NDArray[np.bool_],
     maskable: NDArray[np.bool_],
     continuation: NDArray[np.bool_],
     unit_starts: NDArray[np.int64],
     unit_ends: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Fill the units' spans within the row; return how many, and their tokens."""
+    """Fill the units' spans within the row; return how many, and their tokens.
+
+    Where there are flags of the row's tokens, they tell which begin a word, else ## does.
+    """
+    flagged = word_starts.size > 0
     units = 0
     candidates = 0
     inside = False
@@ -127,34 +133,8 @@ def _find_units(
             inside = False
             continue
         candidates += 1
-        if whole_word and inside and continuation[row_ids[token]]:
-            unit_ends[units - 1] = token + 1
-        else:
-            unit_starts[units] = token
-            unit_ends[units] = token + 1
-            units += 1
-            inside = True
-    return units, candidates
-
-
-@nb.njit(cache=True, nogil=True)
-def _find_words(
-    row_ids: NDArray[Any],
-    word_starts: NDArray[np.bool_],
-    maskable: NDArray[np.bool_],
-    unit_starts: NDArray[np.int64],
-    unit_ends: NDArray[np.int64],
-) -> tuple[int, int]:
-    """Do as _find_units does for words, where flags tell which tokens begin one."""
-    units = 0
-    candidates = 0
-    inside = False
-    for token in range(row_ids.size):
-        if not maskable[row_ids[token]]:
-            inside = False
-            continue
-        candidates += 1
-        if inside and not word_starts[token]:
+        goes_on = not word_starts[token] if flagged else continuation[row_ids[token]]
+        if whole_word and inside and goes_on:
             unit_ends[units - 1] = token + 1
         else:
             unit_starts[units] = token

@@ -18,13 +18,13 @@ from pipeline import documents
 from pipeline.config import CleaningConfig, DocumentsConfig, SourceConfig
 from pipeline.contract import DOCUMENT_SCHEMA
 from pipeline.corpus import RawDocument
+from pipeline.document_keys import document_key
 from pipeline.documents import (
     FINGERPRINT_SCHEMA,
     RUN_SCHEMA,
     Partitions,
     choose_partitions,
     content_groups,
-    document_key,
     duplicates,
     run_groups,
     split_documents,

@@ -10,15 +10,15 @@ import pytest
 
 from pipeline.config import DocumentsConfig, SourceConfig
 from pipeline.corpus import RawDocument
+from pipeline.document_keys import document_hashes, hash_words
 from pipeline.documents import (
     RUN_SCHEMA,
     Partitions,
     duplicates,
-    leading,
     split_documents,
 )
 from pipeline.merge import Losses, merge_rows
-from pipeline.weights import copies, document_hash, draws, fixed_point_weights
+from pipeline.weights import copies, draws, fixed_point_weights
 
 ONE = 1 << 32
 
@@ -53,7 +53,7 @@ def keys(
     )
     hashes = merged["document_hash"].to_pylist()
     assert hashes == sorted(hashes)
-    assert hashes == [document_hash(key, 0) for key in merged["document_key"].to_pylist()]
+    assert hashes == document_hashes(merged["document_key"].to_pylist(), 0)
     return merged["document_key"].to_pylist(), sum(losses.by_source, Counter())
 
 
@@ -139,7 +139,7 @@ def test_a_document_that_is_sampled_out_takes_no_duplicate_with_it() -> None:
 
 def test_the_draw_is_not_the_place() -> None:
     table = rows(2000, source("a"))
-    place = leading(table["document_hash"]) >> np.uint64(32)
+    place = hash_words(table["document_hash"])[:, 0] >> np.uint64(32)
     assert abs(np.corrcoef(place.astype(float), draws(table).astype(float))[0, 1]) < 0.1
     assert draws(table.slice(7, 3)).tolist() == draws(table)[7:10].tolist()
     assert 0.45 < (draws(table) < 1 << 31).mean() < 0.55

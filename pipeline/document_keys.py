@@ -1,0 +1,35 @@
+"""A document's key, and the hash of it that orders and partitions the corpus."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.keyed_random import derive_key
+
+
+def document_key(source: str, path: str, offset: int | str, repetition: int = 0) -> str:
+    """Return the text form of a document's identity: source/path#offset.repetition."""
+    return f"{source}/{path}#{offset}.{repetition}"
+
+
+def repeated_key(key: str, repetition: int) -> str:
+    """Return the key of another repetition of a document."""
+    return f"{key.rpartition('.')[0]}.{repetition}"
+
+
+def document_hashes(keys: Iterable[str], seed: int) -> list[bytes]:
+    """Return the BLAKE2b-128 of each key, keyed by the seed."""
+    secret = derive_key(seed, "partition").to_bytes(8, "little")
+    return [hashlib.blake2b(key.encode(), digest_size=16, key=secret).digest() for key in keys]
+
+
+def hash_words(hashes: pa.ChunkedArray) -> NDArray[np.uint64]:
+    """Return 128-bit hashes as two big-endian words each, uint64 [N, 2]: in the hashes' order."""
+    data = hashes.combine_chunks()
+    words = np.frombuffer(data.buffers()[1] or b"", ">u8")[data.offset * 2 :][: 2 * len(data)]
+    return words.reshape(-1, 2).astype(np.uint64)
