@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config import CleaningConfig
+from pipeline.utf8 import decode
 
 # Classes of code points. Letters and everything not named below are text.
 _TEXT, _LINE_FEED, _RETURN, _SPACE, _SEPARATOR, _CONTROL, _ZERO_WIDTH, _SYMBOL = range(8)
@@ -183,28 +184,6 @@ def _ascii_start(utf8: NDArray[np.uint8], at: int) -> int:
     while at < utf8.size and utf8[at] >= 0x80:
         at += 1
     return min(at, utf8.size)
-
-
-@nb.njit(cache=True, inline="always")
-def decode(data: NDArray[np.uint8], at: int) -> tuple[int, int]:
-    """Return (code point, bytes) of the character at `at` of valid UTF-8."""
-    first = data[at]
-    if first < 0x80:
-        return int(first), 1
-    if first < 0xE0:
-        return ((first & 0x1F) << 6) | (data[at + 1] & 0x3F), 2
-    if first < 0xF0:
-        return (
-            ((first & 0x0F) << 12) | ((data[at + 1] & 0x3F) << 6) | (data[at + 2] & 0x3F),
-            3,
-        )
-    return (
-        ((first & 0x07) << 18)
-        | ((data[at + 1] & 0x3F) << 12)
-        | ((data[at + 2] & 0x3F) << 6)
-        | (data[at + 3] & 0x3F),
-        4,
-    )
 
 
 @nb.njit(cache=True)

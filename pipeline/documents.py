@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import regex
 from numpy.typing import NDArray
 
-from pipeline.cleaning import CleanedTexts, clean, decode
+from pipeline.cleaning import CleanedTexts, clean
 from pipeline.config import CleaningConfig, DocumentsConfig, SourceConfig
 from pipeline.contract import DOCUMENT_SCHEMA
 from pipeline.corpus import RawDocument
@@ -25,6 +25,7 @@ from pipeline.documents_config import unicode_scripts
 from pipeline.keyed_random import derive_key
 from pipeline.paragraphs import PARAGRAPH_SCHEMA, fingerprints
 from pipeline.sentences import lines_as_sentences, split_sentences
+from pipeline.utf8 import decode
 
 # Characters of documents that are cleaned and split together: bounds memory, not results.
 _BATCH_CHARACTERS = 4_000_000

@@ -23,6 +23,7 @@ from pipeline.normalization import (
     UNITS,
     KernelArrays,
 )
+from pipeline.utf8 import decode
 from pipeline.word_pieces import TokenIds
 
 Integer = int | np.int64
@@ -65,17 +66,7 @@ def token_spans(
         position = offsets[row]
         while position < offsets[row + 1]:
             begin = position
-            byte = np.int64(text[position])
-            point = byte
-            size = 1
-            if byte >= 0xF0:
-                point, size = byte & 0x07, 4
-            elif byte >= 0xE0:
-                point, size = byte & 0x0F, 3
-            elif byte >= 0xC0:
-                point, size = byte & 0x1F, 2
-            for following in range(position + 1, position + size):
-                point = point << 6 | np.int64(text[following]) & 0x3F
+            point, size = decode(text, position)
             position += size
             action = np.int64(actions[point])
             unit = np.int64(0)

@@ -23,6 +23,7 @@ from pipeline.normalization import (
     UNITS,
     KernelArrays,
 )
+from pipeline.utf8 import decode
 
 Integer = int | np.int64
 
@@ -209,27 +210,8 @@ def walk(
                     lane, length, digest = _push(word, lane, length, digest, known)
                     position += 1
                     continue
-                if byte < 0x80:
-                    point = byte
-                    position += 1
-                elif byte < 0xE0:
-                    point = (byte & 0x1F) << 6 | np.int64(text[position + 1]) & 0x3F
-                    position += 2
-                elif byte < 0xF0:
-                    point = (
-                        (byte & 0x0F) << 12
-                        | (np.int64(text[position + 1]) & 0x3F) << 6
-                        | np.int64(text[position + 2]) & 0x3F
-                    )
-                    position += 3
-                else:
-                    point = (
-                        (byte & 0x07) << 18
-                        | (np.int64(text[position + 1]) & 0x3F) << 12
-                        | (np.int64(text[position + 2]) & 0x3F) << 6
-                        | np.int64(text[position + 3]) & 0x3F
-                    )
-                    position += 4
+                point, size = decode(text, position)
+                position += size
                 if byte >= 0x80:
                     action = np.int64(actions[point])
             unit = np.int64(0)
