@@ -23,7 +23,7 @@ from pipeline.contract import (
 )
 from pipeline.errors import CorruptError
 from pipeline.instance_rows import InstanceRows
-from pipeline.storage import Storage
+from pipeline.storage import Storage, read_checked
 
 _MAGIC_BYTES = 8  # "ARROW1" and its padding
 
@@ -115,19 +115,22 @@ def read_batch(
     """
     name = f"{prefix}/{entry.object.name}"
     start, end = entry.batch_offsets[number], entry.batch_offsets[number + 1]
-    data = storage.read_range(name, start, end - start)
-    if len(data) != end - start:
-        raise CorruptError(
-            f"{storage.uri}/{name}: ends before byte {end}, its manifest says "
-            f"{entry.object.bytes} bytes: it was cut short; remove its generation and run "
-            "`python -m pipeline instances` again"
-        )
-    if zlib.crc32(data) != entry.batch_crc32[number]:
-        raise CorruptError(
-            f"{storage.uri}/{name}: bytes {start} to {end} (record batch {number}): CRC-32 "
-            "differs from the manifest's: bytes were changed; remove its generation and run "
-            "`python -m pipeline instances` again"
-        )
+
+    def check(data: bytes) -> None:
+        if len(data) != end - start:
+            raise CorruptError(
+                f"{storage.uri}/{name}: ends before byte {end}, its manifest says "
+                f"{entry.object.bytes} bytes: it was cut short; remove its generation and run "
+                "`python -m pipeline instances` again"
+            )
+        if zlib.crc32(data) != entry.batch_crc32[number]:
+            raise CorruptError(
+                f"{storage.uri}/{name}: bytes {start} to {end} (record batch {number}): CRC-32 "
+                "differs from the manifest's: bytes were changed; remove its generation and run "
+                "`python -m pipeline instances` again"
+            )
+
+    data = read_checked(lambda: storage.read_range(name, start, end - start), check)
     return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
 
 
