@@ -8,7 +8,7 @@ from torch import Tensor
 from pipeline.errors import TrainingError
 from tests.trainer.batches import make_batch, make_model
 from trainer.model_config import OptimizerConfig
-from trainer.models.bert import BertForPreTraining
+from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import (
     load_optimizer_tensors,
     make_optimizer,
@@ -18,7 +18,7 @@ from trainer.optim import (
 from trainer.step import train_step
 
 
-def train(model: BertForPreTraining, optimizer: torch.optim.AdamW, steps: range) -> None:
+def train(model: EncoderForPreTraining, optimizer: torch.optim.AdamW, steps: range) -> None:
     for step in steps:
         train_step(
             model,
@@ -35,7 +35,7 @@ def train(model: BertForPreTraining, optimizer: torch.optim.AdamW, steps: range)
         )
 
 
-def after_two_steps() -> tuple[BertForPreTraining, torch.optim.AdamW]:
+def after_two_steps() -> tuple[EncoderForPreTraining, torch.optim.AdamW]:
     model = make_model()
     optimizer = make_optimizer(model, OptimizerConfig())
     train(model, optimizer, range(2))
