@@ -9,7 +9,8 @@ from pipeline.commit import Generation
 from pipeline.contract import ObjectEntry, fingerprint
 from pipeline.stage import Stage
 from trainer.config import TrainerConfig
-from trainer.convert import export_folder
+from trainer.convert import TokenizerSource, export_folder
+from trainer.convert.model_card import README, model_card
 from trainer.training_run import trained_model
 
 FOLDER = "huggingface"
@@ -25,16 +26,17 @@ def export(config: TrainerConfig) -> dict[str, Any]:
     with Stage(generation) as stage:
         if stage.manifest is not None:
             return stage.manifest
-        files = export_folder(
-            model,
-            config.model,
+        source = TokenizerSource(
             tokenizer_json=instances.tokenizer_json,
             vocab_txt=instances.vocab_txt,
             lowercase=config.vocabulary.lowercase,
             strip_accents=config.vocabulary.strip_accents,
             handle_chinese_chars=config.vocabulary.handle_chinese_chars,
-            max_seq_length=model.max_seq_length,
         )
+        files = export_folder(model, source)
+        trained = training.manifest()
+        assert trained is not None  # `trained_model` has read it
+        files[README] = model_card(model, source, training=trained, instances=instances.manifest)
         objects = {f"{FOLDER}/{name}": data for name, data in files.items()}
         generation.complete("export", objects, {})
         entries = {name: asdict(ObjectEntry.of(name, data)) for name, data in objects.items()}

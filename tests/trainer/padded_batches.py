@@ -15,26 +15,28 @@ from trainer.padded import IGNORED_LABEL
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    input_ids_BL: NDArray[np.int64]
-    attention_mask_BL: NDArray[np.int64]
-    token_type_ids_BL: NDArray[np.int64]
-    labels_BL: NDArray[np.int64]
+    """Arrays of [B, L]."""
+
+    input_ids: NDArray[np.int64]
+    attention_mask: NDArray[np.int64]
+    token_type_ids: NDArray[np.int64]
+    labels: NDArray[np.int64]
 
     def inputs(self, *, pad_token_id: int = 0, segments: bool = True) -> dict[str, Tensor]:
         """The arguments of a transformers model, padding being `pad_token_id`."""
-        ids = np.where(self.attention_mask_BL == 1, self.input_ids_BL, pad_token_id)
-        arrays = {"input_ids": ids, "attention_mask": self.attention_mask_BL}
+        ids = np.where(self.attention_mask == 1, self.input_ids, pad_token_id)
+        arrays = {"input_ids": ids, "attention_mask": self.attention_mask}
         if segments:
-            arrays["token_type_ids"] = self.token_type_ids_BL
+            arrays["token_type_ids"] = self.token_type_ids
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     @property
-    def labels(self) -> Tensor:
-        return torch.from_numpy(self.labels_BL)
+    def label_tensor(self) -> Tensor:
+        return torch.from_numpy(self.labels)
 
     def real(self, values_BL: Tensor) -> Tensor:
         """What a padded model answers, without the padding: [B, L, ...] -> [T, ...]."""
-        return values_BL[torch.from_numpy(self.attention_mask_BL).bool()]
+        return values_BL[torch.from_numpy(self.attention_mask).bool()]
 
 
 def pad(batch: Batch, width: int | None = None) -> PaddedBatch:
@@ -50,8 +52,8 @@ def pad(batch: Batch, width: int | None = None) -> PaddedBatch:
         return padded
 
     return PaddedBatch(
-        input_ids_BL=grid(batch.input_ids, 0),
-        attention_mask_BL=mask.astype(np.int64),
-        token_type_ids_BL=grid(batch.token_type_ids, 0),
-        labels_BL=grid(labels, IGNORED_LABEL),
+        input_ids=grid(batch.input_ids, 0),
+        attention_mask=mask.astype(np.int64),
+        token_type_ids=grid(batch.token_type_ids, 0),
+        labels=grid(labels, IGNORED_LABEL),
     )

@@ -21,10 +21,10 @@ def test_padding_a_flat_batch_and_flattening_it_changes_nothing(
     batch = make_batch(lengths, masked_share=0.3, pairs=pairs)
     padded = pad(batch)
     again = flatten_padded(
-        padded.input_ids_BL,
-        padded.attention_mask_BL,
-        token_type_ids_BL=padded.token_type_ids_BL,
-        labels_BL=padded.labels_BL,
+        padded.input_ids,
+        padded.attention_mask,
+        token_type_ids_BL=padded.token_type_ids,
+        labels_BL=padded.labels,
         pair_labels_B=batch.pair_labels,
     )
     for name in ("input_ids", "token_type_ids", "cu_seqlens", "masked_positions", "masked_lm_ids"):

@@ -36,7 +36,7 @@ class Family:
     base: str
     """What precedes the names of embeddings and layers in a class that has heads."""
     classes: Mapping[str, Heads]
-    """The classes we read and write, and the heads each has; one without heads may have a pooler."""
+    """The classes we read and write, and their heads; one without heads may have a pooler."""
     head_prefixes: Mapping[str, str]
     """Field of Heads -> how its tensors' names begin."""
     tied: Mapping[str, str]
@@ -70,7 +70,7 @@ class Family:
         )
 
     def base_of(self, names: Mapping[str, Tensor]) -> str:
-        """Return what precedes the names in a file: nothing where a class without heads wrote it."""
+        """Return what precedes names in a file: nothing where a class without heads wrote it."""
         return self.base if any(name.startswith(self.base) for name in names) else ""
 
     def heads_of(self, names: Mapping[str, Tensor], class_name: str | None) -> Heads:

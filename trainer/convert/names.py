@@ -84,9 +84,7 @@ def plain_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {plain: tensors[name] for plain, name in found.items()}
 
 
-def to_theirs(
-    twin: Twin, ours: Mapping[str, Tensor], vocab_size: int
-) -> dict[str, Tensor]:
+def to_theirs(twin: Twin, ours: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
     """Return our tensors under the twin's names, on the CPU, each with memory of its own.
 
     Tied copies are left out: `from_pretrained` makes them anew. So are the rows beyond
@@ -109,7 +107,8 @@ def to_ours(
     """Return the twin's tensors, by plain names, under ours, with the `shapes` of our model.
 
     Raises InputError that names every missing and every unexpected tensor, every tensor of
-    another shape, copies that differ, and a decoder that is not tied to the embeddings.
+    another shape, a quantised one, copies that differ, and a decoder that is not tied to the
+    embeddings.
     """
     missing = sorted(twin.names - theirs.keys())
     unexpected = sorted(theirs.keys() - twin.names - twin.tied.keys() - twin.ignored)
@@ -143,6 +142,12 @@ def _require_shapes(
                 for name in names
                 if list(theirs[name].shape) != expected
             ]
+            quantised = next((name for name in names if not theirs[name].is_floating_point()), None)
+            if quantised:
+                raise InputError(
+                    f"{quantised} is of {theirs[quantised].dtype}: quantised weights cannot be "
+                    "trained; import the checkpoint that they were made from"
+                )
     if wrong:
         raise InputError(
             f"config.json and the tensors disagree: {listed(wrong, '; ')}: one of the two belongs "

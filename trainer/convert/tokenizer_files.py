@@ -9,9 +9,10 @@ PreTrainedTokenizerFast, which is tokenizer.json as it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from tokenizers import Tokenizer
 
 from pipeline.errors import InputError
 
@@ -37,15 +38,19 @@ class TokenizerSource:
 
     @property
     def entries(self) -> int:
-        """Entries of the vocabulary: they end at \\n only, never at Unicode's separators."""
+        """Entries of the vocabulary: line feeds only end them, never Unicode's separators."""
         return self.vocab_txt.count(b"\n") + (not self.vocab_txt.endswith(b"\n"))
+
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer."""
+        return Tokenizer.from_str(self.tokenizer_json.decode())
 
     def id_of(self, token: str) -> int:
         """Return a token's id; InputError if the vocabulary has no such entry."""
-        ids: Mapping[str, int] = json.loads(self.tokenizer_json)["model"]["vocab"]
-        if token not in ids:
+        found = self.tokenizer().token_to_id(token)
+        if found is None:
             raise InputError(f"the vocabulary has no {token}: it is not one of a BERT model")
-        return ids[token]
+        return int(found)
 
 
 def tokenizer_files(

@@ -43,7 +43,8 @@ def read_checkpoint(path: str) -> CheckpointFiles:
 
     Raises InputError where a file is missing or config.json is no JSON object.
     """
-    folder, names = path.rstrip("/") or "/", WEIGHTS
+    folder = path.rstrip("/") or "/"
+    names: tuple[str, ...] = WEIGHTS
     if folder.endswith((".safetensors", ".bin")):
         head, _, name = folder.rpartition("/")
         folder, names = head or ("/" if folder.startswith("/") else "."), (name,)

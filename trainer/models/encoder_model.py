@@ -34,13 +34,20 @@ class EncoderModel(nn.Module):
 
     The initial weights are a pure function of (seed, parameter name): a truncated normal of
     standard deviation initializer_range, cut at twice that (released code of BERT), zero biases,
-    LayerNorm weights of one.
+    LayerNorm weights of one. Without a seed there are none: the parameters stay on the device
+    "meta" until a checkpoint's are assigned (load_state_dict with assign=True).
     """
 
     pooler: Pooler | None
 
     def __init__(
-        self, config: ModelConfig, vocab_size: int, pad_token_id: int, *, pooler: bool, seed: int
+        self,
+        config: ModelConfig,
+        vocab_size: int,
+        pad_token_id: int,
+        *,
+        pooler: bool,
+        seed: int | None,
     ) -> None:
         super().__init__()
         self.config = config
@@ -54,8 +61,9 @@ class EncoderModel(nn.Module):
             self.encoder = Encoder(config)
             self.pooler = Pooler(config) if pooler else None
             self._make_heads()
-        self.to_empty(device="cpu")
-        initialise(self, seed)
+        if seed is not None:
+            self.to_empty(device="cpu")
+            initialise(self, seed)
 
     def _make_heads(self) -> None:
         """Make what a subclass puts on top."""
@@ -83,7 +91,7 @@ class EncoderForPreTraining(EncoderModel):
         pad_token_id: int,
         *,
         pair_head: PairHead | None,
-        seed: int,
+        seed: int | None,
     ) -> None:
         self.pair_objective = pair_head
         # Without pairs nothing would train the pooler: it is left out, not exported untrained.
