@@ -71,12 +71,12 @@ class Family:
 
     def base_of(self, names: Mapping[str, Tensor]) -> str:
         """Return what precedes names in a file: nothing where a class without heads wrote it."""
-        return self.base if any(name.startswith(self.base) for name in names) else ""
+        heads = [prefix for head, prefix in self.head_prefixes.items() if head != "pooler"]
+        prefixed = (self.base, *heads)
+        return self.base if any(name.startswith(prefixed) for name in names) else ""
 
-    def heads_of(self, names: Mapping[str, Tensor], class_name: str | None) -> Heads:
+    def heads_of(self, names: Mapping[str, Tensor], said: Heads, base: str) -> Heads:
         """Return the heads a file has or must have: those its class says and those it shows."""
-        base = self.base_of(names)
-        said = self.classes.get(class_name or "", Heads())
 
         def has(head: str) -> bool:
             if getattr(said, head):
