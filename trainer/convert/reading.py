@@ -8,9 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pipeline.contract import canonical_json
 from pipeline.errors import InputError
-from pipeline.storage import sha256
 from trainer.convert.config_json import ConfigJson
 from trainer.convert.families import family_of_checkpoint
 from trainer.convert.names import Heads, plain_names, to_ours
@@ -72,12 +70,11 @@ def import_folder(path: str) -> ImportedFolder:
         raise InputError(
             str(error) if config_uri in str(error) else f"{files.uri}: {error}"
         ) from None
-    digests = [sha256(files.weights), sha256(files.vocab_txt or b"")]
     return ImportedFolder(
         uri=files.uri,
         model=replace(model, state={name: tensor.float() for name, tensor in model.state.items()}),
         vocab_txt=files.vocab_txt,
-        sha256=sha256(canonical_json([files.config, *digests])),
+        sha256=files.sha256,
     )
 
 

@@ -14,8 +14,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from pipeline.contract import canonical_json
 from pipeline.errors import InputError
-from pipeline.storage import Storage, open_storage
+from pipeline.storage import Storage, open_storage, sha256
 
 CONFIG = "config.json"
 VOCABULARY = "vocab.txt"
@@ -36,6 +37,12 @@ class CheckpointFiles:
     weights: bytes
     vocab_txt: bytes | None
     """None where the folder has no vocab.txt: its tokenizer is another one."""
+
+    @property
+    def sha256(self) -> str:
+        """Of settings, weights and vocabulary: what a run that starts from them depends on."""
+        digests = [sha256(self.weights), sha256(self.vocab_txt or b"")]
+        return sha256(canonical_json([self.config, *digests]))
 
 
 def read_checkpoint(path: str) -> CheckpointFiles:
