@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,8 @@ from trainer.models.encoder import Encoder
 from trainer.models.heads import MaskedLMHead, Pooler
 
 PairHead = Literal["nsp", "sop"]
+PAIR_HEADS: Mapping[str, PairHead] = {"nsp": "nsp", "sop": "sop"}
+"""The head of each objective that has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +37,8 @@ class EncoderModel(nn.Module):
 
     The initial weights are a pure function of (seed, parameter name): a truncated normal of
     standard deviation initializer_range, cut at twice that (released code of BERT), zero biases,
-    LayerNorm weights of one. Without a seed there are none: the parameters stay on the device
-    "meta" until a checkpoint's are assigned (load_state_dict with assign=True).
+    LayerNorm weights of one. With seed None there are none: the parameters are on the meta device,
+    with shapes only, until load_state_dict(..., assign=True).
     """
 
     pooler: Pooler | None
