@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,11 @@ from torch import Tensor
 
 from pipeline.config import require
 from pipeline.errors import ConfigError
+from pipeline.storage import absolute_uri
 from pipeline.vocabulary import read_vocab, unused_ids
 from trainer.config import TrainerConfig
 from trainer.convert import ImportedFolder, import_folder
+from trainer.convert.names import listed
 from trainer.convert.weights_file import read_checkpoint
 from trainer.model_config import ModelConfig
 from trainer.models.encoder_model import EncoderModel
@@ -43,11 +46,18 @@ class StartReport:
     new_entries: int
     """Rows of the vocabulary beyond the checkpoint's: they keep their random weights."""
 
+    def __str__(self) -> str:
+        """Say it in one line."""
+        return (
+            f"random weights remain in {listed(self.new_tensors)} and {self.new_entries} new "
+            f"entries; left out of it: {listed(self.unused_tensors)}"
+        )
 
-def start_inputs(config: TrainerConfig) -> dict[str, str]:
+
+def start_identity(config: TrainerConfig) -> dict[str, str]:
     """Return what a training depends on of its start, for its fingerprint; nothing without one."""
     path = config.training.start_from
-    return {"start_from": read_checkpoint(path).sha256} if path else {}
+    return {"start_from_sha256": read_checkpoint(path).sha256} if path else {}
 
 
 def load_start(model: EncoderModel, path: str, vocab_txt: bytes) -> StartReport:
@@ -126,7 +136,41 @@ def _require_vocabulary(entries: list[str], start: ImportedFolder, path: str) ->
     return len(theirs)
 
 
-def model_table(config: ModelConfig) -> dict[str, Any]:
-    """Return the [model] table of a run that starts from a checkpoint of this config."""
-    table = dataclasses.asdict(config)
-    return {name: value for name, value in table.items() if value is not None}
+def start_tables(path: str) -> str:
+    """Return the TOML of a run that starts from the checkpoint at `path`, and what it is.
+
+    Raises InputError as `import_folder`.
+    """
+    start = import_folder(absolute_uri(path))
+    model, folder = start.model, start.uri.rpartition("/")[0]
+    parameters = sum(tensor.numel() for tensor in model.state.values())
+    lines = [
+        f"# {model.class_name}: {parameters:,} parameters, {model.vocab_size:,} entries, "
+        f"[PAD] = {model.pad_token_id}"
+    ]
+    if start.vocab_txt is None:
+        lines.append(
+            "# It has no vocab.txt: its tokens are no WordPiece, no run can start from it."
+        )
+    else:
+        entries = len(read_vocab(start.vocab_txt, f"{folder}/vocab.txt"))
+        lines += _table("vocabulary", {"start_from": f"{folder}/vocab.txt", "vocab_size": entries})
+        lines.append("# lowercase, strip_accents, handle_chinese_chars: as its tokenizer was made")
+        lines += _table("training", {"start_from": folder})
+    positions = model.config.max_position_embeddings
+    positions -= model.config.first_position(model.pad_token_id)
+    pairs = "sop" if model.config.architecture == "albert" else "nsp"
+    instances = {
+        "objective": pairs if model.heads.pair else "full_sentences",
+        "max_seq_length": min(positions, 512),
+    }
+    lines += _table("instances", instances)
+    lines += _table("model", dataclasses.asdict(model.config))
+    return "\n".join([*lines, ""])
+
+
+def _table(name: str, values: dict[str, Any]) -> list[str]:
+    """Return a TOML table; TOML has no null, so what is None is left to its default."""
+    # JSON's strings, numbers and booleans are TOML's too.
+    rows = [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
+    return ["", f"[{name}]", *rows]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pipeline.errors import InputError
-from trainer.convert import albert, bert, roberta
+from trainer.convert import albert, bert, modernbert, roberta
 from trainer.convert.config_json import ConfigJson
 from trainer.convert.family import Family
 from trainer.model_config import Architecture
 
-_FAMILIES = (bert.FAMILY, roberta.FAMILY, albert.FAMILY)
+_FAMILIES = (bert.FAMILY, roberta.FAMILY, albert.FAMILY, modernbert.FAMILY)
 
 
 def family_of(architecture: Architecture) -> Family:
