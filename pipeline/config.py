@@ -46,7 +46,7 @@ __all__ = [
 T = TypeVar("T")
 
 # Tables of the trainer's half; pipeline commands skip them, trainer commands read both halves.
-TRAINER_TABLES = ("model", "optimizer", "schedule", "training", "evaluation")
+TRAINER_TABLES = ("model", "optimizer", "schedule", "training", "evaluation", "export")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

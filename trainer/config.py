@@ -125,6 +125,18 @@ class EvaluationConfig:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExportConfig:
+    """The trained model as a folder of transformers, and what lies beside it."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    onnx: Identity[Literal["none", "last_hidden_state", "logits"]] = "none"
+    """What an onnx/model.onnx in the folder answers for padded batches: the last layer's output,
+    the masked-LM logits of every token, or no such file. It needs the packages of the extra
+    onnx."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig(PipelineConfig):
     """A whole run."""
 
@@ -135,6 +147,7 @@ class TrainerConfig(PipelineConfig):
     schedule: Identity[ScheduleConfig] = ScheduleConfig()
     training: Identity[TrainingConfig] = TrainingConfig()
     evaluation: Identity[EvaluationConfig] = EvaluationConfig()
+    export: Identity[ExportConfig] = ExportConfig()
 
     def __post_init__(self) -> None:
         PipelineConfig.__post_init__(self)
