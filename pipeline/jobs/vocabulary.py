@@ -241,6 +241,7 @@ def train_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     settings = plan.config.vocabulary
     tables = [read_table(plan.generation, ObjectEntry(**entry)) for entry in unit["tables"]]
     counts = vocabulary.merge_counts(tables)
+    del tables
     trained = _train(plan.config, counts, unit["start"])
     entries = vocabulary.pad_entries(trained.entries, settings.pad_to_multiple_of)
     tokenizer = vocabulary.build_tokenizer(
