@@ -42,6 +42,7 @@ def train(config: TrainerConfig, generation: Generation, instances: InstanceSet)
         config.ray_address,
         cpus=training.workers * training.threads_per_worker,
         object_store_bytes=config.cluster.object_store_bytes,
+        working_storage=config.working_storage,
     ):
         # A new set: what this process has opened of the store stays here.
         _fit(config, generation, InstanceSet(instances.generation, instances.manifest))
