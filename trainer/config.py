@@ -18,7 +18,9 @@ from pipeline.config import (
     require,
 )
 from pipeline.contract import PAIR_LABELS
-from trainer.model_config import ModelConfig, OptimizerConfig, ScheduleConfig
+from trainer.model_config import ModelConfig
+from trainer.optimizer_config import OptimizerConfig
+from trainer.schedule_config import ScheduleConfig
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.errors import TrainingError
-from trainer.model_config import OptimizerConfig
+from trainer.optimizer_config import OptimizerConfig
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")
 

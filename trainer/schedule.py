@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pipeline.config import require
-from trainer.model_config import ScheduleConfig
+from trainer.schedule_config import ScheduleConfig
 
 
 def learning_rate(step: int, *, total_steps: int, peak: float, schedule: ScheduleConfig) -> float:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pipeline.errors import TrainingError
 from tests.trainer.batches import make_batch, make_model
-from trainer.model_config import OptimizerConfig
+from trainer.optimizer_config import OptimizerConfig
 from trainer.models.bert import BertForPreTraining
 from trainer.optim import (
     load_optimizer_tensors,

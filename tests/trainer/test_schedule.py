@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.errors import ConfigError
-from trainer.model_config import ScheduleConfig
+from trainer.schedule_config import ScheduleConfig
 from trainer.schedule import learning_rate
 
 
