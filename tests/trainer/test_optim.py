@@ -7,7 +7,6 @@ from torch import Tensor
 
 from pipeline.errors import TrainingError
 from tests.trainer.batches import make_batch, make_model
-from trainer.optimizer_config import OptimizerConfig
 from trainer.models.bert import BertForPreTraining
 from trainer.optim import (
     load_optimizer_tensors,
@@ -15,6 +14,7 @@ from trainer.optim import (
     optimizer_tensors,
     parameter_groups,
 )
+from trainer.optimizer_config import OptimizerConfig
 from trainer.step import train_step
 
 

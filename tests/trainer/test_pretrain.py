@@ -18,10 +18,10 @@ from tests.trainer.instance_fixture import VOCABULARY, commit_instances, make_ro
 from trainer.config import EvaluationConfig, TrainerConfig, TrainingConfig
 from trainer.journal import read_journal
 from trainer.model_config import ModelConfig
-from trainer.schedule_config import ScheduleConfig
 from trainer.pretrain import Worker, pretrain
 from trainer.report.curves import run_plots
 from trainer.report.finished_run import metrics_of
+from trainer.schedule_config import ScheduleConfig
 from trainer.training_run import training_manifest
 
 MODEL = ModelConfig(

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from pipeline.errors import ConfigError
-from trainer.schedule_config import ScheduleConfig
 from trainer.schedule import learning_rate
+from trainer.schedule_config import ScheduleConfig
 
 
 def rates(total_steps: int, schedule: ScheduleConfig) -> list[float]:

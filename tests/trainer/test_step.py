@@ -19,9 +19,9 @@ from trainer import step as step_module
 from trainer.batch import Batch, to_tensors
 from trainer.convert import export_config, export_state_dict
 from trainer.losses import masked_lm_loss, pair_loss
-from trainer.optimizer_config import OptimizerConfig
 from trainer.models.bert import BertForPreTraining
 from trainer.optim import make_optimizer
+from trainer.optimizer_config import OptimizerConfig
 from trainer.step import StepResult, evaluate, train_step
 
 CPU = torch.device("cpu")
