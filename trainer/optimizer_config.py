@@ -17,8 +17,9 @@ class OptimizerConfig:
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
-    name: Identity[Literal["adamw"]] = "adamw"
-    """adamw: Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
+    name: Identity[Literal["adamw", "lamb"]] = "adamw"
+    """adamw: Adam with decoupled weight decay (Loshchilov and Hutter 2019); lamb: its update scaled
+    for each matrix to that matrix's norm, for large batches (You et al. 2020)."""
     learning_rate: Identity[float] = 1e-4
     """Peak learning rate, reached at the end of the warm-up."""
     betas: Identity[tuple[float, float]] = (0.9, 0.999)

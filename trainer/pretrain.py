@@ -118,7 +118,7 @@ def _restore(
     generation: Generation,
     worker: Worker,
     model: BertForPreTraining,
-    optimizer: torch.optim.AdamW,
+    optimizer: torch.optim.Optimizer,
 ) -> Progress:
     """Load the newest checkpoint that verifies; rank 0 picks it for every rank."""
     chosen: list[Any] = [None]

@@ -176,7 +176,7 @@ class Recorder:
         self._window = Window()
 
     def save_when_due(
-        self, model: BertForPreTraining, optimizer: torch.optim.AdamW, progress: Progress
+        self, model: BertForPreTraining, optimizer: torch.optim.Optimizer, progress: Progress
     ) -> None:
         """Start a checkpoint where `training.checkpoint_seconds` have passed since the last."""
         if time.monotonic() - self._saved >= self._config.training.checkpoint_seconds:
@@ -184,7 +184,7 @@ class Recorder:
             self._saved = time.monotonic()
 
     def _save(
-        self, model: BertForPreTraining, optimizer: torch.optim.AdamW, progress: Progress
+        self, model: BertForPreTraining, optimizer: torch.optim.Optimizer, progress: Progress
     ) -> None:
         # Before the checkpoint: a resume keeps the records up to it and writes none of them again.
         self._journal.flush()
@@ -199,7 +199,7 @@ class Recorder:
     def finish(
         self,
         model: BertForPreTraining,
-        optimizer: torch.optim.AdamW,
+        optimizer: torch.optim.Optimizer,
         progress: Progress,
         evaluation: EvalResult,
         instances: InstanceSet,

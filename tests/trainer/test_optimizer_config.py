@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tomllib
 from typing import Any
 
 import pytest
@@ -22,6 +23,14 @@ from trainer.optimizer_config import OptimizerConfig
 def test_value_out_of_range_is_refused_by_name(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         OptimizerConfig(**values)
+
+
+@pytest.mark.parametrize("value", ["0", "0.0", "-1e-4", "nan", "inf"])
+def test_learning_rate_that_teaches_nothing_is_refused_in_toml(value: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"optimizer\.learning_rate = .*: must be a finite number"
+    ):
+        from_table(OptimizerConfig, tomllib.loads(f"learning_rate = {value}"), "run.toml")
 
 
 def test_toml_table_sets_the_fields() -> None:
