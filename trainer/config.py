@@ -31,6 +31,8 @@ class TrainingConfig:
 
     total_steps: Identity[int] = 1_000_000
     """Optimizer updates of the run."""
+    max_seq_length: Identity[int] = 0
+    """Which of the lengths of instances.max_seq_length to train on; 0: its only one."""
     batch_size: Identity[int] = 256
     """Sequences of one update, over all workers; a multiple of lanes."""
     lanes: Identity[int] = 64
@@ -135,11 +137,19 @@ class TrainerConfig(PipelineConfig):
 
     def __post_init__(self) -> None:
         PipelineConfig.__post_init__(self)
+        lengths = self.instances.max_seq_lengths
         require(
-            self.instances.max_seq_length <= self.model.max_position_embeddings,
+            self.training.max_seq_length in lengths
+            or (self.training.max_seq_length == 0 and len(lengths) == 1),
+            "training.max_seq_length",
+            self.training.max_seq_length,
+            f"must be one of instances.max_seq_length = {list(lengths)}",
+        )
+        require(
+            self.trained_length <= self.model.max_position_embeddings,
             "model.max_position_embeddings",
             self.model.max_position_embeddings,
-            f"must be at least instances.max_seq_length = {self.instances.max_seq_length}",
+            f"must be at least the {self.trained_length} tokens of an instance",
         )
         require(
             self.model.type_vocab_size >= 2 or self.instances.objective not in PAIR_LABELS,
@@ -155,6 +165,11 @@ class TrainerConfig(PipelineConfig):
             f"must be below training.total_steps = {self.training.total_steps}",
         )
 
+    @property
+    def trained_length(self) -> int:
+        """Tokens at most of the instances that are trained on."""
+        return self.training.max_seq_length or self.instances.max_seq_lengths[0]
+
 
 def load(path: str) -> TrainerConfig:
     """Load and validate a run's whole TOML."""
@@ -167,6 +182,7 @@ def training_identity(config: TrainerConfig) -> dict[str, Any]:
         name: identity_fields(getattr(config, name))
         for name in ("model", "optimizer", "schedule", "training", "evaluation")
     }
+    identity["training"]["max_seq_length"] = config.trained_length
     # Static masks lie in the shards, whose fingerprint covers them.
     if config.masking.mode == "dynamic":
         identity["masking"] = identity_fields(config.masking)

@@ -9,7 +9,7 @@ import torch
 from pipeline.commit import Generation, current, parse_json, require_same_identity
 from pipeline.contract import fingerprint
 from pipeline.identity import documents_identity, instances_identity, vocabulary_identity
-from pipeline.instance_set import InstanceSet
+from pipeline.instance_set import COMMAND, STAGE, InstanceSet
 from trainer.checkpoint import CheckpointRef, checkpoint_objects, load_model
 from trainer.config import TrainerConfig, training_identity
 from trainer.models.bert import BertForPreTraining
@@ -19,11 +19,14 @@ PRETRAIN_COMMAND = "python -m trainer pretrain"
 
 
 def open_instances(config: TrainerConfig) -> InstanceSet:
-    """Open the run's current instances; InputError unless the config's data half made them."""
-    instances = InstanceSet.open(config.root)
+    """Open the set to train on of the run's current instances.
+
+    Raises InputError unless the config's data half made them.
+    """
+    generation, manifest = current(config.root, STAGE, COMMAND)
     require_same_identity(
-        instances.generation,
-        {**instances.manifest["made_from"], **instances.manifest["identity"]},
+        generation,
+        {**manifest["made_from"], **manifest["identity"]},
         {
             **documents_identity(config),
             **vocabulary_identity(config),
@@ -31,7 +34,7 @@ def open_instances(config: TrainerConfig) -> InstanceSet:
         },
         "python -m pipeline run",
     )
-    return instances
+    return InstanceSet.one_of(generation, manifest, config.trained_length)
 
 
 def training_generation(config: TrainerConfig, instances: InstanceSet) -> Generation:
@@ -56,6 +59,7 @@ def training_manifest(
         **result,
         "identity": training_identity(config),
         "inputs": {"instances": instances.generation.fingerprint},
+        "max_seq_length": instances.max_seq_length,
         "objects": checkpoint_objects(generation, CheckpointRef.from_json(result["checkpoint"])),
     }
 
