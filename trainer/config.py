@@ -145,19 +145,16 @@ class TrainerConfig(PipelineConfig):
             self.training.max_seq_length,
             f"must be one of instances.max_seq_length = {list(lengths)}",
         )
+        # The padding token's id is known with the vocabulary only: 0 is the least there can be.
+        positions = self.model.max_position_embeddings - self.model.first_position(0)
         require(
-            self.trained_length <= self.model.max_position_embeddings,
+            self.trained_length <= positions,
             "model.max_position_embeddings",
             self.model.max_position_embeddings,
-            f"must be at least the {self.trained_length} tokens of an instance",
+            f"leaves positions for {positions} tokens, an instance has {self.trained_length}",
         )
-        require(
-            self.model.type_vocab_size >= 2 or self.instances.objective not in PAIR_LABELS,
-            "model.type_vocab_size",
-            self.model.type_vocab_size,
-            f'must be at least 2: instances.objective = "{self.instances.objective}" has two '
-            "segments",
-        )
+        if self.instances.objective in PAIR_LABELS:
+            self._require_pair_head()
         require(
             self.schedule.warmup_steps < self.training.total_steps,
             "schedule.warmup_steps",
@@ -169,6 +166,23 @@ class TrainerConfig(PipelineConfig):
     def trained_length(self) -> int:
         """Tokens at most of the instances that are trained on."""
         return self.training.max_seq_length or self.instances.max_seq_lengths[0]
+
+    def _require_pair_head(self) -> None:
+        objective = self.instances.objective
+        require(
+            self.model.type_vocab_size != 1,
+            "model.type_vocab_size",
+            self.model.type_vocab_size,
+            f'must be at least 2: instances.objective = "{objective}" has two segments; 0 for a '
+            "model without segment embeddings",
+        )
+        require(
+            self.model.pooler or self.model.architecture == "custom",
+            "model.pooler",
+            self.model.pooler,
+            f'must be true: instances.objective = "{objective}" has a pair head, which '
+            f'model.architecture = "{self.model.architecture}" reads from the pooler',
+        )
 
 
 def load(path: str) -> TrainerConfig:

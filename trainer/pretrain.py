@@ -16,11 +16,12 @@ from pipeline.instance_set import InstanceSet
 from trainer.checkpoint import AttemptFence, CheckpointRef, latest, load
 from trainer.config import TrainerConfig
 from trainer.loader import Loader, evaluation_batches
-from trainer.models.bert import BertForPreTraining
+from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import load_optimizer_tensors, make_optimizer
 from trainer.recorder import Progress, Recorder
 from trainer.schedule import learning_rate
 from trainer.step import EvalResult, evaluate, train_step
+from trainer.training_run import initial_model
 
 # Every token count of a flat batch makes oneDNN primitives of its own: the 1,024 it keeps by
 # default took 0.7 GB, and fewer are no slower (measured). Read at the first operation.
@@ -46,10 +47,7 @@ def pretrain(
     Every rank of the group calls it. Raises what its parts raise: TrainingError, CorruptError.
     """
     torch.set_num_threads(config.training.threads_per_worker)
-    special = instances.special_ids
-    model = BertForPreTraining(
-        config.model, instances.vocab_size, special["[PAD]"], seed=config.seed
-    ).to(worker.device)
+    model = initial_model(config, instances).to(worker.device)
     optimizer = make_optimizer(model, config.optimizer)
     # The fence first: from here on no earlier attempt commits a checkpoint that `_restore` misses.
     fence = AttemptFence.take(generation) if worker.rank == 0 else None
@@ -117,7 +115,7 @@ def pretrain(
 def _restore(
     generation: Generation,
     worker: Worker,
-    model: BertForPreTraining,
+    model: EncoderForPreTraining,
     optimizer: torch.optim.Optimizer,
 ) -> Progress:
     """Load the newest checkpoint that verifies; rank 0 picks it for every rank."""
@@ -136,7 +134,7 @@ def _restore(
 
 
 def _evaluate(
-    config: TrainerConfig, instances: InstanceSet, worker: Worker, model: BertForPreTraining
+    config: TrainerConfig, instances: InstanceSet, worker: Worker, model: EncoderForPreTraining
 ) -> EvalResult:
     batches = evaluation_batches(
         instances,

@@ -19,7 +19,7 @@ from trainer.checkpoint import AttemptFence
 from trainer.config import TrainerConfig
 from trainer.journal import Journal
 from trainer.loader import LoaderState
-from trainer.models.bert import BertForPreTraining
+from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import optimizer_tensors
 from trainer.step import EvalResult, StepResult
 
@@ -176,7 +176,7 @@ class Recorder:
         self._window = Window()
 
     def save_when_due(
-        self, model: BertForPreTraining, optimizer: torch.optim.Optimizer, progress: Progress
+        self, model: EncoderForPreTraining, optimizer: torch.optim.Optimizer, progress: Progress
     ) -> None:
         """Start a checkpoint where `training.checkpoint_seconds` have passed since the last."""
         if time.monotonic() - self._saved >= self._config.training.checkpoint_seconds:
@@ -184,7 +184,7 @@ class Recorder:
             self._saved = time.monotonic()
 
     def _save(
-        self, model: BertForPreTraining, optimizer: torch.optim.Optimizer, progress: Progress
+        self, model: EncoderForPreTraining, optimizer: torch.optim.Optimizer, progress: Progress
     ) -> None:
         # Before the checkpoint: a resume keeps the records up to it and writes none of them again.
         self._journal.flush()
@@ -198,7 +198,7 @@ class Recorder:
 
     def finish(
         self,
-        model: BertForPreTraining,
+        model: EncoderForPreTraining,
         optimizer: torch.optim.Optimizer,
         progress: Progress,
         evaluation: EvalResult,

@@ -21,7 +21,7 @@ from pipeline.errors import TrainingError
 from pipeline.keyed_random import derive_key
 from trainer.batch import Batch, as_tensor, check_batch, to_tensors
 from trainer.losses import masked_lm_loss, pair_loss
-from trainer.models.bert import BertForPreTraining
+from trainer.models.encoder_model import EncoderForPreTraining
 
 Precision = Literal["fp32", "bf16"]
 
@@ -59,7 +59,7 @@ class EvalResult:
 
 
 def train_step(
-    model: BertForPreTraining,
+    model: EncoderForPreTraining,
     optimizer: torch.optim.Optimizer,
     micro_batches: Sequence[Batch],
     *,
@@ -119,7 +119,7 @@ def train_step(
 
 
 def evaluate(
-    model: BertForPreTraining,
+    model: EncoderForPreTraining,
     batches: Iterable[Batch],
     *,
     device: torch.device,
@@ -155,11 +155,11 @@ def evaluate(
     )
 
 
-def _check(model: BertForPreTraining, batch: Batch) -> None:
+def _check(model: EncoderForPreTraining, batch: Batch) -> None:
     check_batch(
         batch,
         vocab_size=model.vocab_size,
-        max_position_embeddings=model.config.max_position_embeddings,
+        max_seq_length=model.max_seq_length,
         type_vocab_size=model.config.type_vocab_size,
     )
 
@@ -183,7 +183,7 @@ def _reduce_counts(
 
 
 def _losses(
-    model: BertForPreTraining, batch: Batch, precision: Precision, device: torch.device
+    model: EncoderForPreTraining, batch: Batch, precision: Precision, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the sums of a micro-batch: MLM loss and correct, pair loss and correct."""
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
@@ -194,6 +194,8 @@ def _losses(
             model.masked_lm_head.decoder_bias,
             as_tensor(batch.masked_lm_ids, device),
         )
+    if pair_logits_B2 is None:
+        return mlm, mlm_correct, mlm.new_zeros(()), mlm_correct.new_zeros(())
     if batch.pair_labels is None:
         return mlm, mlm_correct, pair_logits_B2.sum() * 0.0, mlm_correct.new_zeros(())
     return mlm, mlm_correct, *pair_loss(pair_logits_B2, as_tensor(batch.pair_labels, device))
@@ -205,7 +207,7 @@ def _reduce(values: Tensor, group: ProcessGroup | None) -> None:
 
 
 def _reduce_gradients(
-    model: BertForPreTraining, clip_norm: float, group: ProcessGroup | None
+    model: EncoderForPreTraining, clip_norm: float, group: ProcessGroup | None
 ) -> float:
     """Sum the gradients over all ranks, scale them to `clip_norm`, return their norm before.
 

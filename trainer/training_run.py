@@ -7,12 +7,13 @@ from typing import Any
 import torch
 
 from pipeline.commit import Generation, current, parse_json, require_same_identity
+from pipeline.config import require
 from pipeline.contract import fingerprint
 from pipeline.identity import documents_identity, instances_identity, vocabulary_identity
 from pipeline.instance_set import COMMAND, STAGE, InstanceSet
 from trainer.checkpoint import CheckpointRef, checkpoint_objects, load_model
 from trainer.config import TrainerConfig, training_identity
-from trainer.models.bert import BertForPreTraining
+from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.recorder import RESULT
 
 PRETRAIN_COMMAND = "python -m trainer pretrain"
@@ -64,7 +65,30 @@ def training_manifest(
     }
 
 
-def trained_model(config: TrainerConfig) -> tuple[BertForPreTraining, InstanceSet, Generation]:
+def initial_model(config: TrainerConfig, instances: InstanceSet) -> EncoderForPreTraining:
+    """Return the model before its first step, on the CPU, with the heads of the objective.
+
+    Raises ConfigError if the model's positions are not enough for the longest instance.
+    """
+    objective = config.instances.objective
+    model = EncoderForPreTraining(
+        config.model,
+        instances.vocab_size,
+        instances.special_ids["[PAD]"],
+        pair_head=objective if objective == "nsp" or objective == "sop" else None,
+        seed=config.seed,
+    )
+    require(
+        config.trained_length <= model.max_seq_length,
+        "model.max_position_embeddings",
+        config.model.max_position_embeddings,
+        f"leaves positions for {model.max_seq_length} tokens, "
+        f"an instance has {config.trained_length}",
+    )
+    return model
+
+
+def trained_model(config: TrainerConfig) -> tuple[EncoderForPreTraining, InstanceSet, Generation]:
     """Load the model of the finished training, on the CPU, with the instances it learned from.
 
     Raises InputError if the config's training has not ended.
@@ -77,9 +101,7 @@ def trained_model(config: TrainerConfig) -> tuple[BertForPreTraining, InstanceSe
         {**training_identity(config), "instances": instances.generation.fingerprint},
         PRETRAIN_COMMAND,
     )
-    model = BertForPreTraining(
-        config.model, instances.vocab_size, instances.special_ids["[PAD]"], seed=config.seed
-    )
+    model = initial_model(config, instances)
     ref = CheckpointRef.from_json(manifest["checkpoint"])
     model.load_state_dict(load_model(generation, ref))
     return model.eval(), instances, generation

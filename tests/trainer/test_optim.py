@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pipeline.errors import TrainingError
 from tests.trainer.batches import make_batch, make_model
-from trainer.models.bert import BertForPreTraining
+from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import (
     load_optimizer_tensors,
     make_optimizer,
@@ -22,7 +22,7 @@ from trainer.step import train_step
 ADAMW = OptimizerConfig()
 
 
-def train(model: BertForPreTraining, optimizer: torch.optim.Optimizer, steps: range) -> None:
+def train(model: EncoderForPreTraining, optimizer: torch.optim.Optimizer, steps: range) -> None:
     for step in steps:
         train_step(
             model,
@@ -41,7 +41,7 @@ def train(model: BertForPreTraining, optimizer: torch.optim.Optimizer, steps: ra
 
 def after_two_steps(
     config: OptimizerConfig = ADAMW,
-) -> tuple[BertForPreTraining, torch.optim.Optimizer]:
+) -> tuple[EncoderForPreTraining, torch.optim.Optimizer]:
     model = make_model()
     optimizer = make_optimizer(model, config)
     train(model, optimizer, range(2))
