@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from pipeline.config import MaskingConfig
 from pipeline.instance_rows import InstanceRows
 from pipeline.masking import TokenClasses, mask_tokens
-from pipeline.ragged import read_only, take_rows
+from pipeline.ragged import read_only
 from trainer.batch import Batch
+from trainer.epoch_order import Unit
 
 Ragged = tuple[NDArray[Any], NDArray[np.int64]]
 
@@ -69,12 +70,79 @@ class Instances:
             flat={name: values[start:end] for name, values in self.flat.items()},
         )
 
-    def take(self, order: NDArray[np.int64]) -> Instances:
-        """Return a copy of the instances `order`."""
-        return Instances(
-            ragged={name: take_rows(*column, order) for name, column in self.ragged.items()},
-            flat={name: values[order] for name, values in self.flat.items()},
+    def row_tokens(self) -> NDArray[np.int64]:
+        """Return the tokens of each instance, [B] int64."""
+        return np.diff(self.ragged["input_ids"][1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """Rows of a window that were taken together, for one or more steps."""
+
+    instances: Instances
+    """The window."""
+    rows: NDArray[np.int64]
+    """[N], rows of it, in their order."""
+    steps: NDArray[np.int64]
+    """[N], the step of each, rising from 0 on."""
+
+
+def gather(taken: Sequence[Taken]) -> Instances:
+    """Return a copy of all rows taken (of one piece at least), step by step.
+
+    In a step they stand in the order of the pieces.
+    """
+    # A stable sort keeps the order of the pieces within a step.
+    by_step = np.argsort(np.concatenate([piece.steps for piece in taken]), kind="stable")
+    place = np.empty(by_step.size, dtype=np.int64)
+    place[by_step] = np.arange(by_step.size)
+    ends = np.cumsum([piece.rows.size for piece in taken])
+    places = np.split(place, ends[:-1])
+    first = taken[0].instances
+    return Instances(
+        ragged={name: _gather_ragged(taken, name, places) for name in first.ragged},
+        flat={
+            name: np.concatenate([piece.instances.flat[name][piece.rows] for piece in taken])[
+                by_step
+            ]
+            for name in first.flat
+        },
+    )
+
+
+def _gather_ragged(
+    taken: Sequence[Taken], name: str, places: Sequence[NDArray[np.int64]]
+) -> Ragged:
+    columns = [piece.instances.ragged[name] for piece in taken]
+    offsets = np.zeros(sum(place.size for place in places) + 1, dtype=np.int64)
+    for piece, (_, row_offsets), place in zip(taken, columns, places, strict=True):
+        offsets[place + 1] = row_offsets[piece.rows + 1] - row_offsets[piece.rows]
+    np.cumsum(offsets, out=offsets)
+    values = np.empty(int(offsets[-1]), dtype=columns[0][0].dtype)
+    for piece, (row_values, row_offsets), place in zip(taken, columns, places, strict=True):
+        _copy_rows(
+            read_only(row_values),
+            read_only(row_offsets),
+            read_only(piece.rows),
+            read_only(offsets[place]),
+            values,
         )
+    return values, offsets
+
+
+@nb.njit(cache=True, nogil=True)
+def _copy_rows(
+    values: NDArray[Any],
+    offsets: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    targets: NDArray[np.int64],
+    copied: NDArray[Any],
+) -> None:
+    for at in range(rows.size):
+        source = offsets[rows[at]]
+        target = targets[at]
+        for index in range(offsets[rows[at] + 1] - source):
+            copied[target + index] = values[source + index]
 
 
 def concatenate(pieces: Sequence[Instances]) -> Instances:
@@ -165,19 +233,51 @@ def _widen(
             token_type_ids[token] = token >= second
 
 
-def cut_batch(batch: Batch, start: int, end: int, size: int) -> Iterator[Batch]:
-    """Cut sequences [start, end) into batches of at most `size`; they share its memory."""
-    for first in range(start, end, size):
+def cut_batch(batch: Batch, start: int, end: int, size: int, unit: Unit) -> Iterator[Batch]:
+    """Cut sequences [start, end) into batches of at most `size` units; they share its memory.
+
+    A sequence of more tokens than `size` is a batch of its own.
+    """
+    first = start
+    while first < end:
         last = min(first + size, end)
-        begin, stop = int(batch.cu_seqlens[first]), int(batch.cu_seqlens[last])
-        # Masked positions ascend, so a run of sequences has a run of them.
-        low, high = np.searchsorted(batch.masked_positions, [begin, stop])
-        labels = batch.pair_labels
-        yield Batch(
-            input_ids=batch.input_ids[begin:stop],
-            token_type_ids=batch.token_type_ids[begin:stop],
-            cu_seqlens=batch.cu_seqlens[first : last + 1] - batch.cu_seqlens[first],
-            masked_positions=batch.masked_positions[low:high] - begin,
-            masked_lm_ids=batch.masked_lm_ids[low:high],
-            pair_labels=None if labels is None else labels[first:last],
-        )
+        if unit == "tokens":
+            limit = batch.cu_seqlens[first] + size
+            last = int(np.searchsorted(batch.cu_seqlens[: end + 1], limit, side="right")) - 1
+            last = max(last, first + 1)
+        yield batch_span(batch, first, last)
+        first = last
+
+
+def batch_span(batch: Batch, first: int, last: int) -> Batch:
+    """Return sequences [first, last) of a batch; they share its memory."""
+    begin, stop = int(batch.cu_seqlens[first]), int(batch.cu_seqlens[last])
+    # Masked positions ascend, so a run of sequences has a run of them.
+    low, high = np.searchsorted(batch.masked_positions, [begin, stop])
+    labels = batch.pair_labels
+    return Batch(
+        input_ids=batch.input_ids[begin:stop],
+        token_type_ids=batch.token_type_ids[begin:stop],
+        cu_seqlens=batch.cu_seqlens[first : last + 1] - batch.cu_seqlens[first],
+        masked_positions=batch.masked_positions[low:high] - begin,
+        masked_lm_ids=batch.masked_lm_ids[low:high],
+        pair_labels=None if labels is None else labels[first:last],
+    )
+
+
+def join_batches(parts: Sequence[Batch]) -> Batch:
+    """Return the sequences of all parts (at least one) as one batch."""
+    if len(parts) == 1:
+        return parts[0]
+    starts = np.cumsum([0, *(part.input_ids.size for part in parts)])
+    labels = [part.pair_labels for part in parts if part.pair_labels is not None]
+    ends = [part.cu_seqlens[1:] + start for part, start in zip(parts, starts[:-1], strict=True)]
+    masked = [part.masked_positions + start for part, start in zip(parts, starts[:-1], strict=True)]
+    return Batch(
+        input_ids=np.concatenate([part.input_ids for part in parts]),
+        token_type_ids=np.concatenate([part.token_type_ids for part in parts]),
+        cu_seqlens=np.concatenate([[0], *ends]).astype(np.int32),
+        masked_positions=np.concatenate(masked),
+        masked_lm_ids=np.concatenate([part.masked_lm_ids for part in parts]),
+        pair_labels=np.concatenate(labels) if labels else None,
+    )

@@ -18,6 +18,7 @@ from trainer.config import TrainerConfig
 from trainer.loader import Loader, evaluation_batches
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import load_optimizer_tensors, make_optimizer
+from trainer.phases import Phase, Source
 from trainer.recorder import Progress, Recorder
 from trainer.schedule import learning_rate
 from trainer.step import EvalResult, evaluate, train_step
@@ -54,14 +55,18 @@ def pretrain(
     progress = _restore(generation, worker, model, optimizer)
     recorder = Recorder(config, fence, progress) if fence else None
     training = config.training
+    phase = Phase(
+        sources=(Source(instances=instances),),
+        batch_size=lambda step: training.batch_size,
+        micro_batch_size=training.micro_batch_size,
+        steps=training.total_steps,
+    )
     loader = Loader(
-        instances,
+        [phase],
         seed=config.seed,
         rules=config.masking,
         lanes=training.lanes,
         window_batches=training.window_batches,
-        batch_size=training.batch_size,
-        micro_batch_size=training.micro_batch_size,
         rank=worker.rank,
         world_size=worker.world_size,
         state=progress.loader,
@@ -92,7 +97,7 @@ def pretrain(
                 group=worker.group,
             )
             progress.step += 1
-            progress.sequences_seen += batches.sequences
+            progress.sequences_seen += result.sequences
             progress.tokens_seen += result.tokens
             progress.loader = batches.state_after
             if recorder:

@@ -17,8 +17,8 @@ from pipeline.metrics import TrainingMetrics
 from trainer.background_saver import BackgroundSaver
 from trainer.checkpoint import AttemptFence
 from trainer.config import TrainerConfig
+from trainer.data_plan import LoaderState
 from trainer.journal import Journal
-from trainer.loader import LoaderState
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import optimizer_tensors
 from trainer.step import EvalResult, StepResult
