@@ -14,6 +14,9 @@ from trainer.divergence_config import DivergenceConfig
 class DivergenceError(TrainingError):
     """Loss or gradient of a step is not finite, or the loss has jumped; no update was done."""
 
+    sequences: int = 0
+    """Of the step's global batch; 0 where it was no step that went wrong."""
+
 
 class LossWatch:
     """The losses of the last steps, and the highest that the next one may have.

@@ -9,7 +9,28 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
-from pipeline.config import STRICT, Identity, require
+from pipeline.config import STRICT, Identity, Operational, require
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MixedSourceConfig:
+    """An instance set that a phase mixes into every batch."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    root: Operational[str] = ""
+    """Root of a run with the same vocabulary and objective, whose instances are read; empty: this
+    run's."""
+    weight: Identity[float] = 1.0
+    """Its share of every batch, relative to the other sources' weights."""
+
+    def __post_init__(self) -> None:
+        require(
+            0.0 < self.weight < math.inf,
+            "phases.sources.weight",
+            self.weight,
+            "must be a finite number > 0",
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +47,8 @@ class PhaseConfig:
     """Sequences of one update; 0: training.batch_size."""
     learning_rate: Identity[float] = 0.0
     """Peak learning rate, which the schedule's share is taken of; 0: optimizer.learning_rate."""
+    sources: Identity[tuple[MixedSourceConfig, ...]] = ()
+    """Instance sets that are mixed in every batch; none: this run's alone."""
 
     def __post_init__(self) -> None:
         require(0.0 < self.share <= 1.0, "phases.share", self.share, "must be in (0, 1]")
@@ -38,16 +61,15 @@ class PhaseConfig:
         )
 
 
-def phase_ends(phases: Sequence[PhaseConfig], total: int) -> tuple[int, ...]:
+def phase_ends(shares: Sequence[float], total: int) -> tuple[int, ...]:
     """Return where each phase ends, in the unit of the run's length; the last at `total`.
 
     Raises ConfigError unless the shares add up to 1 and give every phase something to do.
     """
-    shares = [phase.share for phase in phases]
     require(
         math.isclose(math.fsum(shares), 1.0, abs_tol=1e-9),
         "phases.share",
-        shares,
+        list(shares),
         "must add up to 1",
     )
     ends = [round(total * math.fsum(shares[: number + 1])) for number in range(len(shares))]

@@ -91,14 +91,13 @@ def _decayed(remaining: float, schedule: ScheduleConfig) -> float:
             return 1.0
 
 
-def loader_batches(
-    done: int, *, budget: Budget, schedule: ScheduleConfig, batch_size: int, initial: int
+def batch_size(
+    done: int, *, budget: Budget, schedule: ScheduleConfig, full: int, initial: int
 ) -> int:
-    """Return how many batches of `initial` sequences make up the update after `done`.
+    """Return the size of the batch of the update after `done`.
 
-    During the warm-up of the batch size it grows linearly from 1; `batch_size` is a multiple of
-    `initial` (Brown et al. 2020, 2.3, who grow it by tokens; Merrill et al. 2025 say why it helps).
+    It grows linearly from `initial` to `full` during its warm-up (Brown et al. 2020, 2.3, who grow
+    it by tokens).
     """
-    full = batch_size // initial
     warmup = budget.batch_size_warmup(schedule)
-    return full if done >= warmup else 1 + (full - 1) * done // warmup
+    return full if done >= warmup else initial + (full - initial) * done // warmup

@@ -14,7 +14,9 @@ from pipeline.instance_set import COMMAND, STAGE, InstanceSet
 from trainer.checkpoint import CheckpointRef, checkpoint_objects, load_model
 from trainer.config import TrainerConfig, training_identity
 from trainer.models.encoder_model import EncoderForPreTraining
+from trainer.phases import set_name
 from trainer.recorder import RESULT
+from trainer.run_plan import open_sources
 
 PRETRAIN_COMMAND = "python -m trainer pretrain"
 
@@ -39,15 +41,29 @@ def open_instances(config: TrainerConfig) -> InstanceSet:
 
 
 def training_generation(config: TrainerConfig, instances: InstanceSet) -> Generation:
-    """Return the generation of this config over these instances."""
+    """Return the generation of this config over these instances, and those it mixes in."""
     name = fingerprint(
         "training",
-        identity=training_identity(config),
+        identity=full_identity(config, instances),
         inputs={"instances": instances.generation.fingerprint},
         # The local part ("+cpu") tells builds of one release apart, which resume each other.
         versions={"torch": torch.__version__.split("+")[0]},
     )
     return Generation(config.root, "training", name)
+
+
+def full_identity(config: TrainerConfig, instances: InstanceSet) -> dict[str, Any]:
+    """Return the identity fields of a training with the sets of other runs that it mixes in."""
+    mixed = [
+        [
+            set_name(one.instances)
+            for one in of_phase
+            if one.instances.generation.root != config.root
+        ]
+        for of_phase in open_sources(config, instances)
+    ]
+    identity = training_identity(config)
+    return {**identity, "mixed_instances": mixed} if any(mixed) else identity
 
 
 def training_manifest(
@@ -58,7 +74,7 @@ def training_manifest(
     result = parse_json(generation.storage.read(name), f"{generation.root}/{name}")
     return {
         **result,
-        "identity": training_identity(config),
+        "identity": full_identity(config, instances),
         "inputs": {"instances": instances.generation.fingerprint},
         "max_seq_length": instances.max_seq_length,
         "objects": checkpoint_objects(generation, CheckpointRef.from_json(result["checkpoint"])),
@@ -98,7 +114,7 @@ def trained_model(config: TrainerConfig) -> tuple[EncoderForPreTraining, Instanc
     require_same_identity(
         generation,
         {**manifest["identity"], "instances": manifest["inputs"]["instances"]},
-        {**training_identity(config), "instances": instances.generation.fingerprint},
+        {**full_identity(config, instances), "instances": instances.generation.fingerprint},
         PRETRAIN_COMMAND,
     )
     model = initial_model(config, instances)
