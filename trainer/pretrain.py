@@ -178,6 +178,7 @@ def _train(
                     rate=run.plan.learning_rate(progress.step - 1),
                     wait_seconds=wait_seconds,
                     seconds=time.monotonic() - started,
+                    phase=batches.phase + 1,
                     epochs=epochs,
                     is_last=progress.step == steps,
                 )

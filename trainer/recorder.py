@@ -121,12 +121,13 @@ class Recorder:
         rate: float,
         wait_seconds: float,
         seconds: float,
+        phase: int,
         epochs: list[float],
         is_last: bool,
     ) -> None:
         """Count one step; every `training.log_steps`, and the last, a record goes to the journal.
 
-        `epochs` says how often each of the phase's sources was gone through.
+        `phase` counts from 1; `epochs` says how often each of its sources was gone through.
         """
         self._window.add(result, wait_seconds)
         metrics = self._metrics
@@ -138,7 +139,7 @@ class Recorder:
         metrics.sequences.inc(result.sequences)
         metrics.step_seconds.observe(seconds)
         metrics.data_wait_seconds.inc(wait_seconds)
-        metrics.phase.set(len(progress.phase_starts))
+        metrics.phase.set(phase)
         if progress.step % self._config.training.log_steps and not is_last:
             return
         record = {
@@ -147,7 +148,7 @@ class Recorder:
             "epochs": epochs,
             "grad_norm": result.grad_norm,
             "learning_rate": rate,
-            "phase": len(progress.phase_starts),
+            "phase": phase,
             "seconds": time.monotonic() - self._started,
             "sequences": result.sequences,
             "sequences_seen": progress.sequences_seen,
