@@ -44,8 +44,18 @@ __all__ = [
 
 T = TypeVar("T")
 
+_UNION_TYPES = ("int", "tuple[int, ...]")
+
 # Tables of the trainer's half; pipeline commands skip them, trainer commands read both halves.
-TRAINER_TABLES = ("model", "optimizer", "schedule", "training", "evaluation")
+TRAINER_TABLES = (
+    "model",
+    "optimizer",
+    "schedule",
+    "training",
+    "phases",
+    "divergence",
+    "evaluation",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +163,14 @@ def from_table(cls: type[T], table: Mapping[str, Any], origin: str) -> T:
         # By way of JSON: strict mode then takes arrays for tuples and 1 for 1.0, "1" for neither.
         return TypeAdapter(cls).validate_json(json.dumps(table), strict=True)
     except ValidationError as errors:
-        raise ConfigError("\n".join(_explain(error, origin) for error in errors.errors())) from None
+        found: dict[str, str] = {}
+        for error in errors.errors():
+            # A path names the type of a union that was tried as well; one value is told of once.
+            path = [str(part) for part in error["loc"] if part not in _UNION_TYPES]
+            key = ".".join(path)
+            message = _explain(error, key, origin)
+            found[key] = f"{found[key]}, or {error['msg']}" if key in found else message
+        raise ConfigError("\n".join(found.values())) from None
 
 
 def _refuse_extremes(value: Any, origin: str, key: str) -> None:
@@ -171,8 +188,7 @@ def _refuse_extremes(value: Any, origin: str, key: str) -> None:
         raise ConfigError(f"{origin}: {key} = {value}: a date or time; write a string or a number")
 
 
-def _explain(error: Any, origin: str) -> str:
-    key = ".".join(str(part) for part in error["loc"])
+def _explain(error: Any, key: str, origin: str) -> str:
     if error["type"] == "value_error":
         return f"{origin}: {error['ctx']['error']}"
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):

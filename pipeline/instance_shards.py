@@ -94,21 +94,22 @@ def plan_partition(
     documents: EncodedDocuments,
     config: InstancesConfig,
     *,
+    max_seq_length: int,
     seed: int,
     special_ids: Mapping[str, int],
 ) -> tuple[InstancePlan, Counts]:
-    """Plan every repetition of a partition and count what the plan tells."""
+    """Plan every repetition of a partition for one set and count what the plan tells."""
     plan = plan_instances(
         documents,
         objective=config.objective,
         seed=seed,
         repetitions=range(config.duplicate_factor),
-        max_seq_length=config.max_seq_length,
+        max_seq_length=max_seq_length,
         short_seq_prob=config.short_seq_prob,
     )
     lengths = plan.lengths()
     # The last bucket holds max_seq_length itself.
-    buckets = np.minimum(lengths * LENGTH_BUCKETS // config.max_seq_length, LENGTH_BUCKETS - 1)
+    buckets = np.minimum(lengths * LENGTH_BUCKETS // max_seq_length, LENGTH_BUCKETS - 1)
     counts: Counts = {
         **dataclasses.asdict(plan.counts),
         "instances": plan.instances,

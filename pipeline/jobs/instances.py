@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -106,38 +106,27 @@ def run(config: PipelineConfig) -> dict[str, Any]:
             description="instances: encode and pair",
             workers=config.cluster.workers,
         )
-        objective = config.instances.objective
-        counts = {
-            split: add_up([facts["counts"] for facts in built if facts["split"] == split])
-            for split in SPLITS
-        }
-        require_instances(counts["train"], objective)
+        sets = [
+            set_entry(config, built, number)
+            for number, _ in enumerate(config.instances.max_seq_lengths)
+        ]
         console = Console(stderr=True, soft_wrap=True, highlight=False)
-        for warning in warnings_of(config, counts["train"]):
-            console.print(f"warning: {warning}", markup=False)
+        for one in sets:
+            require_instances(one["counts"]["train"], config.instances.objective)
+            for warning in warnings_of(config, one["counts"]["train"]):
+                console.print(f"warning: {warning}", markup=False)
         tokenizer = {TOKENIZER_JSON: "tokenizer_json", VOCAB_TXT: "vocab_txt"}
         copies = {name: plan.vocabulary_bytes(name) for name in tokenizer}
         generation.complete("tokenizer", copies, {})
         return stage.commit(
             {
-                "counts": counts,
-                "data_card": {
-                    split: data_card(
-                        counts[split],
-                        objective=objective,
-                        max_seq_length=config.instances.max_seq_length,
-                        duplicate_factor=config.instances.duplicate_factor,
-                    )
-                    for split in SPLITS
-                },
                 "identity": instances_identity(config),
                 "inputs": inputs,
                 "made_from": {**documents_identity(config), **vocabulary_identity(config)},
                 "masking": masking_identity(config),
-                "max_seq_length": config.instances.max_seq_length,
-                "objective": objective,
+                "objective": config.instances.objective,
                 "seed": config.seed,
-                "shards": [shard for facts in built for shard in facts["shards"]],
+                "sets": sets,
                 "special_ids": words_manifest["special_ids"],
                 "tokenizer": {
                     key: words_manifest["objects"][name] for name, key in tokenizer.items()
@@ -148,8 +137,33 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         )
 
 
+def set_entry(
+    config: PipelineConfig, built: Sequence[Mapping[str, Any]], number: int
+) -> dict[str, Any]:
+    """Return what the manifest says of set `number`, from the facts of all units."""
+    max_seq_length = config.instances.max_seq_lengths[number]
+    counts = {
+        split: add_up([one["sets"][number]["counts"] for one in built if one["split"] == split])
+        for split in SPLITS
+    }
+    return {
+        "counts": counts,
+        "data_card": {
+            split: data_card(
+                counts[split],
+                objective=config.instances.objective,
+                max_seq_length=max_seq_length,
+                duplicate_factor=config.instances.duplicate_factor,
+            )
+            for split in SPLITS
+        },
+        "max_seq_length": max_seq_length,
+        "shards": [shard for one in built for shard in one["sets"][number]["shards"]],
+    }
+
+
 def build_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
-    """Build every instance of one partition and write its shards."""
+    """Encode one partition, then build every set's instances of it and write their shards."""
     config = plan.config
     table = read_documents(plan.documents.read(ObjectEntry(**unit["object"])))
     normalization = NormalizationTable.from_table(plan.vocabulary_table(NORMALIZATION))
@@ -170,31 +184,35 @@ def build_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         classes=classes,
         special_ids=special,
     )
-    instances, counts = plan_partition(
-        documents, config.instances, seed=config.seed, special_ids=special
-    )
-    counts |= count_ideographs(documents, vocabulary)
-    shards = []
+    ideographs = count_ideographs(documents, vocabulary)
+    lengths = config.instances.max_seq_lengths
+    sets = []
     created = []
-    masked = []
-    for objects, entry, counted in write_partition(
-        documents,
-        instances,
-        config,
-        partition=unit["partition"],
-        split=unit["split"],
-        name=unit["name"],
-        classes=classes,
-        special_ids=special,
-    ):
-        # One by one: a worker holds the bytes of one shard, however many a partition has.
-        created += [plan.generation.create(name, data) for name, data in objects.items()]
-        shards.append(entry.to_json())
-        masked.append(counted)
-    facts = {
-        "counts": add_up([counts, *masked]),
-        "shards": shards,
-        "split": unit["split"],
-    }
+    for max_seq_length in lengths:
+        instances, counts = plan_partition(
+            documents,
+            config.instances,
+            max_seq_length=max_seq_length,
+            seed=config.seed,
+            special_ids=special,
+        )
+        shards = []
+        masked = []
+        for objects, entry, counted in write_partition(
+            documents,
+            instances,
+            config,
+            partition=unit["partition"],
+            split=unit["split"],
+            name=unit["name"] if len(lengths) == 1 else f"{max_seq_length}/{unit['name']}",
+            classes=classes,
+            special_ids=special,
+        ):
+            # One by one: a worker holds the bytes of one shard, however many a partition has.
+            created += [plan.generation.create(name, data) for name, data in objects.items()]
+            shards.append(entry.to_json())
+            masked.append(counted)
+        sets.append({"counts": add_up([counts, ideographs, *masked]), "shards": shards})
+    facts = {"sets": sets, "split": unit["split"]}
     plan.generation.complete(unit["marker"], {}, facts, created=created)
     return facts

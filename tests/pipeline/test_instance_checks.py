@@ -15,8 +15,13 @@ from tests.pipeline.nsp_reference import Documents, encoded, numbered
 
 
 def counts_of(documents: Documents, objective: str = "nsp") -> dict[str, Any]:
-    config = InstancesConfig(objective=objective, max_seq_length=32)
-    _, counts = plan_partition(encoded(documents), config, seed=7, special_ids={"[UNK]": 1})
+    _, counts = plan_partition(
+        encoded(documents),
+        InstancesConfig(objective=objective),
+        max_seq_length=32,
+        seed=7,
+        special_ids={"[UNK]": 1},
+    )
     return counts
 
 

@@ -116,7 +116,11 @@ def build(documents: Sequence[tuple[str, list[str]]], config: PipelineConfig) ->
         special_ids=special_ids(VOCABULARY),
     )
     plan, counts = plan_partition(
-        encoded, config.instances, seed=config.seed, special_ids=special_ids(VOCABULARY)
+        encoded,
+        config.instances,
+        max_seq_length=config.instances.max_seq_length,
+        seed=config.seed,
+        special_ids=special_ids(VOCABULARY),
     )
     objects: dict[str, bytes] = {}
     entries = []

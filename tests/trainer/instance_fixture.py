@@ -152,7 +152,7 @@ def commit_instances(
             "masking": {"mode": "static" if static else "dynamic"},
             "objective": objective,
             "seed": SEED,
-            "shards": entries,
+            "sets": [{"max_seq_length": 64, "shards": entries}],
             "special_ids": {token: number for number, token in enumerate(SPECIAL_TOKENS)},
             "tokenizer": {
                 name.replace(".", "_"): asdict(ObjectEntry.of(name, data))

@@ -76,7 +76,7 @@ def sequences(batches: Sequence[Batch]) -> list[SequenceView]:
     """Everything a model sees of each sequence: ids, types, masked positions and ids, label."""
     found = []
     for batch in batches:
-        check_batch(batch, vocab_size=100, max_position_embeddings=64, type_vocab_size=2)
+        check_batch(batch, vocab_size=100, max_seq_length=64, type_vocab_size=2)
         assert batch.pair_labels is not None
         for row, (start, end) in enumerate(itertools.pairwise(batch.cu_seqlens.tolist())):
             inside = (batch.masked_positions >= start) & (batch.masked_positions < end)
