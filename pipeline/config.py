@@ -47,7 +47,15 @@ T = TypeVar("T")
 _UNION_TYPES = ("int", "tuple[int, ...]")
 
 # Tables of the trainer's half; pipeline commands skip them, trainer commands read both halves.
-TRAINER_TABLES = ("model", "optimizer", "schedule", "training", "evaluation")
+TRAINER_TABLES = (
+    "model",
+    "optimizer",
+    "schedule",
+    "training",
+    "phases",
+    "divergence",
+    "evaluation",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

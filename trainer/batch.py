@@ -106,7 +106,7 @@ def as_tensor(values: NDArray[np.int64] | NDArray[np.int32], device: torch.devic
 
 
 def check_batch(
-    batch: Batch, *, vocab_size: int, max_position_embeddings: int, type_vocab_size: int
+    batch: Batch, *, vocab_size: int, max_seq_length: int, type_vocab_size: int
 ) -> None:
     """Raise TrainingError with row and limit for a batch the model has no embeddings for.
 
@@ -121,11 +121,11 @@ def check_batch(
             f"the number of tokens, every sequence having one at least"
         )
     longest = int(lengths.argmax())
-    if lengths[longest] > max_position_embeddings:
+    if lengths[longest] > max_seq_length:
         raise TrainingError(
             f"row {longest} of the batch has {lengths[longest]} tokens: "
-            f"model.max_position_embeddings = {max_position_embeddings}; "
-            f"shorten instances.max_seq_length or enlarge the model's position table"
+            f"the model has positions for {max_seq_length}; "
+            f"shorten instances.max_seq_length or raise model.max_position_embeddings"
         )
     for name, values, limit, what in (
         ("input_ids", batch.input_ids, vocab_size, "the vocabulary has"),
@@ -136,6 +136,8 @@ def check_batch(
     ):
         if values is None or values.size == 0 or 0 <= values.min() <= values.max() < limit:
             continue
+        if name == "token_type_ids" and limit == 0:
+            continue  # no segment embeddings: the model does not read them
         at = int(np.flatnonzero((values < 0) | (values >= limit))[0])
         token = int(batch.masked_positions[at]) if name == "masked_lm_ids" else at
         token = int(values[at]) if name == "masked_positions" else token

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pipeline.errors import InputError
 from trainer.model_config import ModelConfig
-from trainer.models.bert import BertForPreTraining
+from trainer.models.encoder_model import EncoderForPreTraining
 
 # Our module -> its Hugging Face twin; {i} is the layer.
 _MODULES = {
@@ -71,7 +71,7 @@ def _name_pairs(num_hidden_layers: int) -> Iterator[tuple[str, tuple[str, ...]]]
     yield _DECODER_BIAS[0], (_DECODER_BIAS[1],)
 
 
-def export_state_dict(model: BertForPreTraining) -> dict[str, Tensor]:
+def export_state_dict(model: EncoderForPreTraining) -> dict[str, Tensor]:
     """Return the weights under Hugging Face names, contiguous, on the CPU; tied copies left out."""
     ours = model.state_dict()
     tensors: dict[str, Tensor] = {}
@@ -142,7 +142,7 @@ def export_config(config: ModelConfig, vocab_size: int, pad_token_id: int) -> di
 
 
 def export_folder(
-    model: BertForPreTraining,
+    model: EncoderForPreTraining,
     config: ModelConfig,
     *,
     tokenizer_json: bytes,

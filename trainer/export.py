@@ -33,7 +33,7 @@ def export(config: TrainerConfig) -> dict[str, Any]:
             lowercase=config.vocabulary.lowercase,
             strip_accents=config.vocabulary.strip_accents,
             handle_chinese_chars=config.vocabulary.handle_chinese_chars,
-            max_seq_length=config.model.max_position_embeddings,
+            max_seq_length=model.max_seq_length,
         )
         objects = {f"{FOLDER}/{name}": data for name, data in files.items()}
         generation.complete("export", objects, {})

@@ -7,13 +7,16 @@ from typing import Any
 import torch
 
 from pipeline.commit import Generation, current, parse_json, require_same_identity
+from pipeline.config import require
 from pipeline.contract import fingerprint
 from pipeline.identity import documents_identity, instances_identity, vocabulary_identity
 from pipeline.instance_set import COMMAND, STAGE, InstanceSet
 from trainer.checkpoint import CheckpointRef, checkpoint_objects, load_model
 from trainer.config import TrainerConfig, training_identity
-from trainer.models.bert import BertForPreTraining
+from trainer.models.encoder_model import EncoderForPreTraining
+from trainer.phases import set_name
 from trainer.recorder import RESULT
+from trainer.run_plan import open_sources
 
 PRETRAIN_COMMAND = "python -m trainer pretrain"
 
@@ -38,15 +41,29 @@ def open_instances(config: TrainerConfig) -> InstanceSet:
 
 
 def training_generation(config: TrainerConfig, instances: InstanceSet) -> Generation:
-    """Return the generation of this config over these instances."""
+    """Return the generation of this config over these instances, and those it mixes in."""
     name = fingerprint(
         "training",
-        identity=training_identity(config),
+        identity=full_identity(config, instances),
         inputs={"instances": instances.generation.fingerprint},
         # The local part ("+cpu") tells builds of one release apart, which resume each other.
         versions={"torch": torch.__version__.split("+")[0]},
     )
     return Generation(config.root, "training", name)
+
+
+def full_identity(config: TrainerConfig, instances: InstanceSet) -> dict[str, Any]:
+    """Return the identity fields of a training with the sets of other runs that it mixes in."""
+    mixed = [
+        [
+            set_name(one.instances)
+            for one in of_phase
+            if one.instances.generation.root != config.root
+        ]
+        for of_phase in open_sources(config, instances)
+    ]
+    identity = training_identity(config)
+    return {**identity, "mixed_instances": mixed} if any(mixed) else identity
 
 
 def training_manifest(
@@ -57,14 +74,37 @@ def training_manifest(
     result = parse_json(generation.storage.read(name), f"{generation.root}/{name}")
     return {
         **result,
-        "identity": training_identity(config),
+        "identity": full_identity(config, instances),
         "inputs": {"instances": instances.generation.fingerprint},
         "max_seq_length": instances.max_seq_length,
         "objects": checkpoint_objects(generation, CheckpointRef.from_json(result["checkpoint"])),
     }
 
 
-def trained_model(config: TrainerConfig) -> tuple[BertForPreTraining, InstanceSet, Generation]:
+def initial_model(config: TrainerConfig, instances: InstanceSet) -> EncoderForPreTraining:
+    """Return the model before its first step, on the CPU, with the heads of the objective.
+
+    Raises ConfigError if the model's positions are not enough for the longest instance.
+    """
+    objective = config.instances.objective
+    model = EncoderForPreTraining(
+        config.model,
+        instances.vocab_size,
+        instances.special_ids["[PAD]"],
+        pair_head=objective if objective == "nsp" or objective == "sop" else None,
+        seed=config.seed,
+    )
+    require(
+        config.trained_length <= model.max_seq_length,
+        "model.max_position_embeddings",
+        config.model.max_position_embeddings,
+        f"leaves positions for {model.max_seq_length} tokens, "
+        f"an instance has {config.trained_length}",
+    )
+    return model
+
+
+def trained_model(config: TrainerConfig) -> tuple[EncoderForPreTraining, InstanceSet, Generation]:
     """Load the model of the finished training, on the CPU, with the instances it learned from.
 
     Raises InputError if the config's training has not ended.
@@ -74,12 +114,10 @@ def trained_model(config: TrainerConfig) -> tuple[BertForPreTraining, InstanceSe
     require_same_identity(
         generation,
         {**manifest["identity"], "instances": manifest["inputs"]["instances"]},
-        {**training_identity(config), "instances": instances.generation.fingerprint},
+        {**full_identity(config, instances), "instances": instances.generation.fingerprint},
         PRETRAIN_COMMAND,
     )
-    model = BertForPreTraining(
-        config.model, instances.vocab_size, instances.special_ids["[PAD]"], seed=config.seed
-    )
+    model = initial_model(config, instances)
     ref = CheckpointRef.from_json(manifest["checkpoint"])
     model.load_state_dict(load_model(generation, ref))
     return model.eval(), instances, generation

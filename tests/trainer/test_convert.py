@@ -18,7 +18,7 @@ from pipeline.errors import InputError
 from tests.trainer.batches import TINY, make_batch, make_model
 from trainer.batch import to_tensors
 from trainer.convert import export_folder, export_state_dict, import_state_dict
-from trainer.models.bert import BertForPreTraining
+from trainer.models.encoder_model import EncoderForPreTraining
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = [chr(letter) for letter in range(ord("a"), ord("z") + 1)]
@@ -46,7 +46,7 @@ def make_tokenizer(
 
 
 def files_of(
-    model: BertForPreTraining,
+    model: EncoderForPreTraining,
     tokenizer: tokenizers.Tokenizer,
     settings: tuple[bool, bool, bool] = (True, True, True),
     vocabulary: list[str] = VOCABULARY,

@@ -19,9 +19,9 @@ from trainer import step as step_module
 from trainer.batch import Batch, to_tensors
 from trainer.convert import export_config, export_state_dict
 from trainer.losses import masked_lm_loss, pair_loss
-from trainer.model_config import OptimizerConfig
-from trainer.models.bert import BertForPreTraining
+from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer
+from trainer.optimizer_config import OptimizerConfig
 from trainer.step import StepResult, evaluate, train_step
 
 CPU = torch.device("cpu")
@@ -29,7 +29,7 @@ NO_MASKS = make_batch([12], seed=3, masked_share=0.0)
 NO_PAIRS = make_batch([40, 9], seed=4, pairs=False)
 
 
-def do_step(model: BertForPreTraining, batches: Sequence[Batch], **changed: Any) -> StepResult:
+def do_step(model: EncoderForPreTraining, batches: Sequence[Batch], **changed: Any) -> StepResult:
     arguments: dict[str, Any] = {
         "step": 0,
         "seed": 0,
@@ -44,7 +44,7 @@ def do_step(model: BertForPreTraining, batches: Sequence[Batch], **changed: Any)
     return train_step(model, optimizer, batches, **(arguments | changed))
 
 
-def gradients(model: BertForPreTraining) -> dict[str, Tensor]:
+def gradients(model: EncoderForPreTraining) -> dict[str, Tensor]:
     found = {name: parameter.grad for name, parameter in model.named_parameters()}
     assert all(gradient is not None for gradient in found.values())
     return {name: gradient.clone() for name, gradient in found.items() if gradient is not None}
@@ -62,7 +62,7 @@ def assert_same_result(got: StepResult, expected: StepResult) -> None:
     assert dataclasses.asdict(got) == pytest.approx(dataclasses.asdict(expected), rel=1e-5)
 
 
-def plain_gradients(model: BertForPreTraining, batch: Batch) -> tuple[dict[str, Tensor], float]:
+def plain_gradients(model: EncoderForPreTraining, batch: Batch) -> tuple[dict[str, Tensor], float]:
     """Return the gradients of the mean losses of one whole batch, and the loss."""
     assert batch.pair_labels is not None
     states, pair_logits = model.states(to_tensors(batch, CPU))

@@ -21,27 +21,41 @@ _LOOP_MIN_LENGTH = 48
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention, its output projection, and the post-norm residual."""
+    """Multi-head self-attention of one layer (or of all), with its residual and its norm."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    layer_norm: nn.LayerNorm | None
+
+    def __init__(self, config: ModelConfig, *, normed: bool = True) -> None:
         super().__init__()
         hidden = config.hidden_size
         self.num_heads = config.num_attention_heads
         # Query, key and value in this order: one product over the tokens, not three.
-        self.qkv = nn.Linear(hidden, 3 * hidden)
-        self.output = nn.Linear(hidden, hidden)
-        self.layer_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
+        self.qkv = nn.Linear(hidden, 3 * hidden, bias=config.bias)
+        self.output = nn.Linear(hidden, hidden, bias=config.bias)
+        self.pre_norm = config.norm_position == "pre"
+        self.layer_norm = (
+            nn.LayerNorm(hidden, eps=config.layer_norm_eps, bias=config.bias) if normed else None
+        )
         self.attention_dropout = config.attention_probs_dropout_prob
         self.hidden_dropout = config.hidden_dropout_prob
 
     def forward(self, hidden_TH: Tensor, layout: SequenceLayout) -> Tensor:
-        """Return LayerNorm(x + Attention(x)), [T, H] (Vaswani et al. 2017, 3.1: post-LN)."""
+        """Return LayerNorm(x + Attention(x)), [T, H] (Vaswani et al. 2017, 3.1: post-LN).
+
+        With pre-LN: x + Attention(LayerNorm(x)) (Xiong et al. 2020).
+        """
         tokens, hidden = hidden_TH.shape
-        qkv_T3ND = self.qkv(hidden_TH).view(tokens, 3, self.num_heads, hidden // self.num_heads)
+        read_TH = (
+            self.layer_norm(hidden_TH)
+            if self.pre_norm and self.layer_norm is not None
+            else hidden_TH
+        )
+        qkv_T3ND = self.qkv(read_TH).view(tokens, 3, self.num_heads, hidden // self.num_heads)
         dropout = self.attention_dropout if self.training else 0.0
         context_TH = attention(qkv_T3ND, layout, dropout).view(tokens, hidden)
         output_TH = functional.dropout(self.output(context_TH), self.hidden_dropout, self.training)
-        return self.layer_norm(output_TH + hidden_TH)  # type: ignore[no-any-return]
+        output_TH = output_TH + hidden_TH
+        return output_TH if self.pre_norm or self.layer_norm is None else self.layer_norm(output_TH)
 
 
 def attention(qkv_T3ND: Tensor, layout: SequenceLayout, dropout: float) -> Tensor:

@@ -24,7 +24,7 @@ from trainer.batch import Batch, as_tensor, to_tensors
 from trainer.convert import export_config, import_state_dict
 from trainer.losses import masked_lm_loss, pair_loss
 from trainer.model_config import ModelConfig
-from trainer.models.bert import BertForPreTraining, PreTrainingOutput
+from trainer.models.encoder_model import EncoderForPreTraining, PreTrainingOutput
 
 CPU = torch.device("cpu")
 GELU_NEW = dataclasses.replace(TINY, hidden_act="gelu_new")
@@ -68,12 +68,12 @@ def run_twin(twin: transformers.BertForPreTraining, batch: Batch) -> tuple[Tenso
     return output.loss, masked_logits, output.seq_relationship_logits
 
 
-def run(model: BertForPreTraining, batch: Batch) -> PreTrainingOutput:
+def run(model: EncoderForPreTraining, batch: Batch) -> PreTrainingOutput:
     output: PreTrainingOutput = model(to_tensors(batch, CPU))
     return output
 
 
-def loss_of(model: BertForPreTraining, batch: Batch) -> Tensor:
+def loss_of(model: EncoderForPreTraining, batch: Batch) -> Tensor:
     assert batch.pair_labels is not None
     states, pair_logits = model.states(to_tensors(batch, CPU))
     bias = model.masked_lm_head.decoder_bias
