@@ -12,6 +12,8 @@ from trainer.checkpoint import AttemptFence
 
 # A record a second at most goes to the store: an object store has no append.
 _FLUSH_SECONDS = 5.0
+# What a record of each kind cannot be without.
+_NEEDED = {"train": "attempt", "evaluation": "mlm_loss_nats", "rollback": "from_step"}
 
 
 class Journal:
@@ -23,7 +25,7 @@ class Journal:
         self._storage = generation.storage
         self._name = generation.name(METRICS_JSONL)
         self._lines: list[str] = []
-        self._last: tuple[str, int] | None = None
+        self._last: tuple[Any, ...] | None = None
         self._flushed = time.monotonic()
         for record in read_journal(generation):
             if record["step"] <= step:
@@ -36,7 +38,7 @@ class Journal:
             self.flush()
 
     def _add(self, record: dict[str, Any]) -> None:
-        what = (record["kind"], record["step"])
+        what = (record["kind"], record["step"], record.get("from_step"))
         # A run killed between its last evaluation and its result evaluates once more.
         if what == self._last:
             self._lines.pop()
@@ -78,5 +80,5 @@ def _record(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict) or not isinstance(record.get("step"), int):
         return None
-    needed = {"train": "attempt", "evaluation": "mlm_loss_nats"}.get(record.get("kind", ""))
+    needed = _NEEDED.get(record.get("kind", ""))
     return record if needed in record else None

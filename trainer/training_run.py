@@ -11,22 +11,27 @@ from pipeline.commit import Generation, current, parse_json, require_same_identi
 from pipeline.config import require
 from pipeline.contract import fingerprint
 from pipeline.identity import documents_identity, instances_identity, vocabulary_identity
-from pipeline.instance_set import InstanceSet
+from pipeline.instance_set import COMMAND, STAGE, InstanceSet
 from trainer.checkpoint import CheckpointRef, checkpoint_objects, load_model
 from trainer.config import TrainerConfig, training_identity
 from trainer.models.encoder_model import PAIR_HEADS, EncoderForPreTraining
+from trainer.phases import set_name
 from trainer.recorder import RESULT
+from trainer.run_plan import open_sources
 from trainer.start_from import StartReport, load_start, start_identity
 
 PRETRAIN_COMMAND = "python -m trainer pretrain"
 
 
 def open_instances(config: TrainerConfig) -> InstanceSet:
-    """Open the run's current instances; InputError unless the config's data half made them."""
-    instances = InstanceSet.open(config.root)
+    """Open the set to train on of the run's current instances.
+
+    Raises InputError unless the config's data half made them.
+    """
+    generation, manifest = current(config.root, STAGE, COMMAND)
     require_same_identity(
-        instances.generation,
-        {**instances.manifest["made_from"], **instances.manifest["identity"]},
+        generation,
+        {**manifest["made_from"], **manifest["identity"]},
         {
             **documents_identity(config),
             **vocabulary_identity(config),
@@ -34,19 +39,33 @@ def open_instances(config: TrainerConfig) -> InstanceSet:
         },
         "python -m pipeline run",
     )
-    return instances
+    return InstanceSet.one_of(generation, manifest, config.trained_length)
 
 
 def training_generation(config: TrainerConfig, instances: InstanceSet) -> Generation:
-    """Return the generation of this config over these instances."""
+    """Return the generation of this config over these instances, and those it mixes in."""
     name = fingerprint(
         "training",
-        identity=training_identity(config),
+        identity=full_identity(config, instances),
         inputs={"instances": instances.generation.fingerprint, **start_identity(config)},
         # The local part ("+cpu") tells builds of one release apart, which resume each other.
         versions={"torch": torch.__version__.split("+")[0]},
     )
     return Generation(config.root, "training", name)
+
+
+def full_identity(config: TrainerConfig, instances: InstanceSet) -> dict[str, Any]:
+    """Return the identity fields of a training with the sets of other runs that it mixes in."""
+    mixed = [
+        [
+            set_name(one.instances)
+            for one in of_phase
+            if one.instances.generation.root != config.root
+        ]
+        for of_phase in open_sources(config, instances)
+    ]
+    identity = training_identity(config)
+    return {**identity, "mixed_instances": mixed} if any(mixed) else identity
 
 
 def training_manifest(
@@ -60,8 +79,9 @@ def training_manifest(
         **result,
         **start_identity(config),
         **({"start": dataclasses.asdict(start)} if start else {}),
-        "identity": training_identity(config),
+        "identity": full_identity(config, instances),
         "inputs": {"instances": instances.generation.fingerprint},
+        "max_seq_length": instances.max_seq_length,
         "objects": checkpoint_objects(generation, CheckpointRef.from_json(result["checkpoint"])),
     }
 
@@ -75,11 +95,11 @@ def initial_model(config: TrainerConfig, instances: InstanceSet) -> EncoderForPr
     """
     model = _model(config, instances, config.seed)
     require(
-        config.instances.max_seq_length <= model.max_seq_length,
+        config.trained_length <= model.max_seq_length,
         "model.max_position_embeddings",
         config.model.max_position_embeddings,
         f"leaves positions for {model.max_seq_length} tokens, "
-        f"instances.max_seq_length = {config.instances.max_seq_length}",
+        f"an instance has {config.trained_length}",
     )
     if config.training.start_from:
         load_start(model, config.training.start_from, instances.vocab_txt)
@@ -119,7 +139,7 @@ def trained_model(config: TrainerConfig) -> tuple[EncoderForPreTraining, Instanc
         generation,
         {**manifest["identity"], **manifest["inputs"], **made_from},
         {
-            **training_identity(config),
+            **full_identity(config, instances),
             "instances": instances.generation.fingerprint,
             **start_identity(config),
         },

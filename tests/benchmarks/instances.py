@@ -105,7 +105,11 @@ class Bench:
             special_ids=special_ids(self.entries),
         )
         plan, _ = plan_partition(
-            documents, config.instances, seed=config.seed, special_ids=special_ids(self.entries)
+            documents,
+            config.instances,
+            max_seq_length=_MAX_SEQ_LENGTH,
+            seed=config.seed,
+            special_ids=special_ids(self.entries),
         )
         size = 0
         for objects, _, _ in write_partition(

@@ -19,9 +19,9 @@ from trainer import step as step_module
 from trainer.batch import Batch, to_tensors
 from trainer.convert import SpecialIds, export_config, export_state_dict
 from trainer.losses import masked_lm_loss, pair_loss
-from trainer.model_config import OptimizerConfig
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer
+from trainer.optimizer_config import OptimizerConfig
 from trainer.step import StepResult, evaluate, train_step
 
 CPU = torch.device("cpu")
