@@ -20,6 +20,7 @@ from pipeline.config_fields import STRICT, Identity, Operational, require
 from pipeline.documents_config import CleaningConfig, DocumentsConfig
 from pipeline.errors import ConfigError
 from pipeline.instances_config import InstancesConfig, MaskingConfig
+from pipeline.presets import lay_over_preset
 from pipeline.source_config import SourceConfig
 from pipeline.vocabulary_config import VocabularyConfig
 
@@ -141,9 +142,12 @@ def _jsonable(value: Any) -> Any:
 
 
 def read_toml(path: str) -> dict[str, Any]:
-    """Read a TOML file; raises ConfigError that names the file (and the line) otherwise."""
+    """Read a TOML file, laid over the preset it names.
+
+    Raises ConfigError that names the file (and the line) otherwise.
+    """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(
             f"--config {path}: cannot read it: {error.strerror}; name a run's TOML file"
@@ -151,6 +155,7 @@ def read_toml(path: str) -> dict[str, Any]:
     # A ValueError too: a number of more digits than Python turns into an integer.
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ConfigError(f"--config {path}: not valid TOML: {error}; correct the file") from None
+    return lay_over_preset(table, path, read_toml)
 
 
 def from_table(cls: type[T], table: Mapping[str, Any], origin: str) -> T:

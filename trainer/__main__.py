@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.command_line import parse_config, run_command
+from pipeline.presets import preset_names
 from pipeline.storage import open_storage
 from trainer import config
 from trainer.config import TrainerConfig
@@ -25,6 +26,7 @@ usage: python -m trainer COMMAND [--config FILE.toml] [--FIELD VALUE ...] [--deb
   run          the three above; each finds what is done already
 
   fill-mask "TEXT with [MASK]"   what the trained model puts there
+  params PRESET                  parameters by module; PRESET is a name of deploy/models/ or a TOML
 
 `python -m trainer COMMAND --help` lists a command's fields."""
 
@@ -60,11 +62,25 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if command == "fill-mask":
         return fill_mask(parse_config(FillMaskConfig, _load_fill_mask, rest, prog))
+    if command == "params" and len(rest) == 1 and not rest[0].startswith("-"):
+        return params(rest[0])
+    if command == "params":
+        names = ", ".join(preset_names())
+        print(f"usage: python -m trainer params PRESET\n\nPRESET is a TOML or one of: {names}")
+        return 0 if rest in (["-h"], ["--help"]) else 2
     asked = command in ("-h", "--help", "help")
     print(USAGE, file=sys.stdout if asked else sys.stderr)
     if command and not asked:
         print(f"\nerror: {command}: no such command", file=sys.stderr)
     return 0 if asked else 2
+
+
+def params(preset: str) -> int:
+    """Print how many parameters a preset's model has, by module."""
+    from trainer.parameter_table import parameter_table
+
+    Console(highlight=False).print(parameter_table(preset))
+    return 0
 
 
 def _load_fill_mask(path: str) -> FillMaskConfig:

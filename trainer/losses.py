@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -14,15 +15,20 @@ _CHUNK_ELEMENTS = 1 << 21
 
 
 def masked_lm_loss(
-    states_MH: Tensor, weight_VH: Tensor, bias_V: Tensor, labels_M: Tensor
+    states_MH: Tensor,
+    weight_VH: Tensor,
+    bias_V: Tensor,
+    labels_M: Tensor,
+    vocab_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return (sum of the cross entropies in nats, float32; how many argmax are right, int64).
 
     Equal to cross_entropy(linear(states, weight, bias), labels, reduction="sum"), computed in
-    chunks of rows, so that the [M, V] logits never exist whole.
+    chunks of rows, so that the [M, V] logits never exist whole. Rows of the weight beyond
+    `vocab_size` only pad it: they have probability 0 and gradient 0.
     """
     result: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        states_MH, weight_VH, bias_V, labels_M
+        states_MH, weight_VH, bias_V, labels_M, vocab_size or weight_VH.shape[0]
     )
     return result
 
@@ -39,18 +45,24 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states_MH: Tensor, weight_VH: Tensor, bias_V: Tensor, labels_M: Tensor
+        ctx: Any,
+        states_MH: Tensor,
+        weight_VH: Tensor,
+        bias_V: Tensor,
+        labels_M: Tensor,
+        vocab_size: int,
     ) -> tuple[Tensor, Tensor]:
         device = states_MH.device.type
         low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         with torch.autocast(device, enabled=False):
-            return _forward(ctx, states_MH, weight_VH, bias_V, labels_M, low or weight_VH.dtype)
+            low = low or weight_VH.dtype
+            return _forward(ctx, states_MH, weight_VH, bias_V, labels_M, vocab_size, low)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         states, weight, bias = ctx.saved_tensors
-        return states * grad_loss, weight * grad_loss, bias * grad_loss, None
+        return states * grad_loss, weight * grad_loss, bias * grad_loss, None, None
 
 
 def _forward(
@@ -59,6 +71,7 @@ def _forward(
     weight_VH: Tensor,
     bias_V: Tensor,
     labels_M: Tensor,
+    vocab_size: int,
     low: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """Matrix products in `low` precision; softmax, loss and sums in float32 or wider."""
@@ -76,6 +89,7 @@ def _forward(
         states = low_states_MH[start : start + rows]
         labels = labels_M[start : start + rows, None]
         logits = torch.addmm(low_bias_V, states, low_weight_VH.t()).to(wide)
+        logits[:, vocab_size:] = -math.inf
         best, best_ids = logits.max(1, keepdim=True)
         correct += (best_ids == labels).sum()
         probabilities = logits.softmax(1)

@@ -13,7 +13,7 @@ from pipeline.identity import documents_identity, instances_identity, vocabulary
 from pipeline.instance_set import COMMAND, STAGE, InstanceSet
 from trainer.checkpoint import CheckpointRef, checkpoint_objects, load_model
 from trainer.config import TrainerConfig, training_identity
-from trainer.models.encoder_model import EncoderForPreTraining
+from trainer.models.encoder_model import PAIR_HEADS, EncoderForPreTraining
 from trainer.phases import set_name
 from trainer.recorder import RESULT
 from trainer.run_plan import open_sources
@@ -86,12 +86,11 @@ def initial_model(config: TrainerConfig, instances: InstanceSet) -> EncoderForPr
 
     Raises ConfigError if the model's positions are not enough for the longest instance.
     """
-    objective = config.instances.objective
     model = EncoderForPreTraining(
         config.model,
         instances.vocab_size,
         instances.special_ids["[PAD]"],
-        pair_head=objective if objective == "nsp" or objective == "sop" else None,
+        pair_head=PAIR_HEADS.get(config.instances.objective),
         seed=config.seed,
     )
     require(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer.batch import SequenceLayout
 from trainer.model_config import ModelConfig
-from trainer.models.attention import SelfAttention
+from trainer.models.self_attention import Rotation, SelfAttention, rotation
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -54,7 +55,7 @@ class Encoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         layers, sharing = config.num_hidden_layers, config.parameter_sharing
-        self.num_layers = layers
+        self.config = config
         # Two lists, not one of layers: the blocks of a kind are what a paper may share.
         attentions = 1 if sharing in ("attention", "all") else layers
         feed_forwards = 1 if sharing in ("ffn", "all") else layers
@@ -73,8 +74,24 @@ class Encoder(nn.Module):
 
     def forward(self, hidden_TH: Tensor, layout: SequenceLayout) -> Tensor:
         """Return the last layer's output, [T, H]."""
-        for layer in range(self.num_layers):
+        config = self.config
+        window = config.local_attention_window // 2
+        by_global = self._rotation(hidden_TH, layout, config.global_rope_theta)
+        by_local = self._rotation(hidden_TH, layout, config.local_rope_theta)
+        for layer in range(config.num_hidden_layers):
             attention = self.attention[layer % len(self.attention)]
             feed_forward = self.feed_forward[layer % len(self.feed_forward)]
-            hidden_TH = feed_forward(attention(hidden_TH, layout))
+            if config.is_global(layer):
+                hidden_TH = attention(hidden_TH, layout, None, by_global)
+            else:
+                hidden_TH = attention(hidden_TH, layout, window, by_local)
+            hidden_TH = feed_forward(hidden_TH)
         return hidden_TH if self.final_norm is None else self.final_norm(hidden_TH)
+
+    def _rotation(self, hidden_TH: Tensor, layout: SequenceLayout, theta: float) -> Rotation | None:
+        config = self.config
+        if config.position_embedding_type != "rotary":
+            return None
+        wide = torch.promote_types(hidden_TH.dtype, torch.float32)
+        head_size = config.hidden_size // config.num_attention_heads
+        return rotation(layout.position_ids, head_size, theta, wide)
