@@ -160,14 +160,19 @@ def check_manifest(manifest: Any, uri: str) -> dict[str, Any]:
 
 def check_bytes(data: bytes, entry: ObjectEntry, uri: str) -> None:
     """Raise CorruptError unless `data` has the size and the SHA-256 of `entry`."""
-    if len(data) != entry.bytes:
+    check_digest(len(data), sha256(data), entry, uri)
+
+
+def check_digest(size: int, digest: str, entry: ObjectEntry, uri: str) -> None:
+    """Raise CorruptError unless bytes of this size and SHA-256 are those of `entry`."""
+    if size != entry.bytes:
         raise CorruptError(
-            f"{uri}: {len(data)} bytes where its manifest says {entry.bytes}: cut short or "
+            f"{uri}: {size} bytes where its manifest says {entry.bytes}: cut short or "
             "overwritten; remove its generation and run the stage again"
         )
-    if sha256(data) != entry.sha256:
+    if digest != entry.sha256:
         raise CorruptError(
-            f"{uri}: SHA-256 {sha256(data)} where its manifest says {entry.sha256}: its bytes "
+            f"{uri}: SHA-256 {digest} where its manifest says {entry.sha256}: its bytes "
             "were changed; remove its generation and run the stage again"
         )
 

@@ -56,8 +56,9 @@ def warnings_of(config: PipelineConfig, counts: Mapping[str, Any]) -> Iterator[s
             f"masking.probability = {config.masking.probability} would mask of an instance: "
             f"{limit * counts['instances'] / counts['tokens']:.1%} of the tokens at most"
         )
-    ideographs = counts.get("ideograph_tokens", 0)
-    if config.masking.unit != "token" and ideographs > _IDEOGRAPH_SHARE * counts["tokens"]:
+    ideographs = counts.get("ideograph_tokens", 0)  # counted once, tokens for each repetition
+    read_once = counts["tokens_read"] / config.instances.duplicate_factor
+    if config.masking.unit != "token" and ideographs > _IDEOGRAPH_SHARE * read_once:
         yield (
             f"masking.unit = {config.masking.unit!r}: {ideographs:,} tokens are ideographs, each "
             'a word of its own here; set locale = "zh" or "ja" of their sources for ICU\'s words'

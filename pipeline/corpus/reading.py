@@ -12,7 +12,7 @@ from pipeline.corpus.lines import read_jsonl, read_lines
 from pipeline.corpus.mediawiki import read_mediawiki
 from pipeline.corpus.report import RawDocument, ReadReport
 from pipeline.corpus.splits import FileRange, Split
-from pipeline.corpus.streams import check_version, first_bytes, is_s3
+from pipeline.corpus.streams import check_version, first_bytes
 from pipeline.corpus.tables import read_arrow, read_parquet
 from pipeline.corpus.text import read_text
 from pipeline.corpus.warc import read_warc, read_wet
@@ -69,7 +69,7 @@ def _read_range(source: SourceConfig, part: FileRange, report: ReadReport) -> It
             head = first_bytes(part.location, part.end, part.version)
         kind = choose_format(source, part.location, part.path, head)
         yield from _READERS[kind](content)
-        if not is_s3(part.location):  # it may have been written to while it was read
-            check_version(part.location, None, part.end, part.version)
+        # It may have been written to while it was read.
+        check_version(part.location, None, part.end, part.version)
     finally:
         content.close()

@@ -14,6 +14,8 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 import ray
 import ray.data
+from ray.data._internal.execution import streaming_executor_state
+from ray.data._internal.execution.resource_manager import ResourceManager
 
 from pipeline.config import PipelineConfig
 from pipeline.errors import ClozelineError
@@ -36,6 +38,12 @@ def data_session(config: PipelineConfig) -> Iterator[None]:
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.print_on_execution_start = False
+        # Ray Data 2.60 looks once a second how large the cluster is, and at first sees none: every
+        # pass ran one unit at a time for its first one to two seconds. And it looks ten times a
+        # second which tasks have ended, unless all have: a worker waited 0.2 s for its next unit
+        # (both measured). Neither has a public setting.
+        ResourceManager.GLOBAL_LIMITS_UPDATE_INTERVAL_S = 0.05
+        streaming_executor_state.WAIT_FOR_TASK_COMPLETION_TIMEOUT_S = 0.03
         yield
 
 

@@ -33,6 +33,10 @@ WORD_COUNTS = "word_counts.parquet"
 CARD = "card.json"
 NORMALIZATION = "normalization.arrow"
 
+# The most frequent words, whose ids every worker holds (about 60 bytes a word); it asks the
+# library for others as it meets them.
+_WORD_TABLE_WORDS = 2_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -241,6 +245,7 @@ def train_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     settings = plan.config.vocabulary
     tables = [read_table(plan.generation, ObjectEntry(**entry)) for entry in unit["tables"]]
     counts = vocabulary.merge_counts(tables)
+    del tables
     trained = _train(plan.config, counts, unit["start"])
     entries = vocabulary.pad_entries(trained.entries, settings.pad_to_multiple_of)
     tokenizer = vocabulary.build_tokenizer(
@@ -249,7 +254,9 @@ def train_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         max_input_chars_per_word=settings.max_input_chars_per_word,
     )
     tokenizer_json = tokenizer.to_str(pretty=True)
-    table = build_word_table(tokenizer_json, counts["word"].combine_chunks())
+    table = build_word_table(
+        tokenizer_json, counts["word"].slice(0, _WORD_TABLE_WORDS).combine_chunks()
+    )
     parquet = pa.BufferOutputStream()
     pq.write_table(counts, parquet, compression="zstd")
     objects = {

@@ -8,20 +8,26 @@ import pytest
 
 from pipeline.config import InstancesConfig, MaskingConfig, PipelineConfig
 from pipeline.contract import LABEL_COUNTS
+from pipeline.document_encoding import EncodingVocabulary
+from pipeline.encoding import WordPieceEncoder
 from pipeline.errors import ConfigError, InputError
 from pipeline.instance_checks import require_instances, warnings_of
-from pipeline.instance_shards import count_ideographs, plan_partition
+from pipeline.instance_shards import plan_block
+from pipeline.normalization import NormalizationTable, TextRules
+from pipeline.vocabulary import SPECIAL_TOKENS, build_tokenizer, special_ids
 from tests.pipeline.nsp_reference import Documents, encoded, numbered
+
+RULES = TextRules()
+NORMALIZATION = NormalizationTable.build(RULES)
+# Id 5 is an ideograph, 6 a piece of a word; `numbered` documents count on from 10.
+ENTRIES = [*SPECIAL_TOKENS, "我", "##琵", *(f"word{number}" for number in range(60_000))]
+ENCODER = WordPieceEncoder(build_tokenizer(ENTRIES, RULES).to_str(), None, NORMALIZATION)
+KNOWN = EncodingVocabulary.of(ENTRIES, special_ids(ENTRIES), ENCODER, NORMALIZATION)
 
 
 def counts_of(documents: Documents, objective: str = "nsp") -> dict[str, Any]:
-    _, counts = plan_partition(
-        encoded(documents),
-        InstancesConfig(objective=objective),
-        max_seq_length=32,
-        seed=7,
-        special_ids={"[UNK]": 1},
-    )
+    config = InstancesConfig(objective=objective)
+    _, counts = plan_block(encoded(documents), config, KNOWN, max_seq_length=32, seed=7)
     return counts
 
 
@@ -64,8 +70,8 @@ def test_instances_that_teach_something_pass(shape: list[list[int]], objective: 
         assert sum(counts[name] for name in LABEL_COUNTS[objective]) == counts["instances"]
 
 
-def warnings(documents: Documents, masking: MaskingConfig | None = None, **more: int) -> str:
-    counts = {**counts_of(documents), **more}
+def warnings(documents: Documents, masking: MaskingConfig | None = None) -> str:
+    counts = counts_of(documents)
     return "\n".join(warnings_of(PipelineConfig(masking=masking or MaskingConfig()), counts))
 
 
@@ -84,14 +90,13 @@ def test_a_cap_far_below_the_probability_is_warned_of_with_the_rate_it_leaves() 
 
 
 def test_words_of_ideographs_without_a_segmenter_are_warned_of() -> None:
-    flat = encoded([[[0, 1], [2, 0]]])
-    counted = count_ideographs(flat, ["我", "word", "##琵"])
-    assert counted == {"ideograph_tokens": 2}
-    documents = numbered([[5, 5]] * 4)
+    chinese = [[[5, 6, 5, 10], [11, 5, 6, 12]]] * 4
     whole_word = MaskingConfig(unit="whole_word")
-    assert "each a word of its own" in warnings(documents, whole_word, ideograph_tokens=20)
-    assert warnings(documents, whole_word, ideograph_tokens=0) == ""
-    assert warnings(documents, ideograph_tokens=20) == ""
+    assert counts_of(chinese)["ideograph_tokens"] == 12
+    warned = warnings(chinese, whole_word)
+    assert "12 tokens are ideographs, each a word of its own" in warned
+    assert warnings(chinese) == ""  # tokens are masked one by one
+    assert warnings(numbered([[5, 5]] * 4), whole_word) == ""
 
 
 def test_a_record_batch_beyond_32_bit_offsets_is_refused_at_once() -> None:

@@ -25,7 +25,7 @@ from pipeline.storage import (
     sha256,
 )
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 NOBODY = 65534
 DEADLINE_SECONDS = 60
 
