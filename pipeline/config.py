@@ -56,6 +56,7 @@ TRAINER_TABLES = (
     "phases",
     "divergence",
     "evaluation",
+    "export",
 )
 
 

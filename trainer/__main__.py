@@ -26,6 +26,7 @@ usage: python -m trainer COMMAND [--config FILE.toml] [--FIELD VALUE ...] [--deb
   run          the three above; each finds what is done already
 
   fill-mask "TEXT with [MASK]"   what the trained model puts there
+  import FOLDER                  what a checkpoint of transformers is: its tables for a run's TOML
   params PRESET                  parameters by module; PRESET is a name of deploy/models/ or a TOML
 
 `python -m trainer COMMAND --help` lists a command's fields."""
@@ -62,6 +63,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if command == "fill-mask":
         return fill_mask(parse_config(FillMaskConfig, _load_fill_mask, rest, prog))
+    if command == "import":
+        return import_checkpoint(rest)
     if command == "params" and len(rest) == 1 and not rest[0].startswith("-"):
         return params(rest[0])
     if command == "params":
@@ -73,6 +76,21 @@ def main(argv: Sequence[str]) -> int:
     if command and not asked:
         print(f"\nerror: {command}: no such command", file=sys.stderr)
     return 0 if asked else 2
+
+
+def import_checkpoint(paths: Sequence[str]) -> int:
+    """Check a checkpoint of transformers and print the tables of a run that starts from it."""
+    from trainer.start_from import start_tables
+
+    asked = list(paths) in (["-h"], ["--help"])
+    if asked or len(paths) != 1 or paths[0].startswith("-"):
+        usage = (
+            "usage: python -m trainer import FOLDER\n\nFOLDER is local or s3://; a file of it does"
+        )
+        print(usage, file=sys.stdout if asked else sys.stderr)
+        return 0 if asked else 2
+    print(start_tables(paths[0]), end="")
+    return 0
 
 
 def params(preset: str) -> int:
@@ -92,7 +110,12 @@ def _load_fill_mask(path: str) -> FillMaskConfig:
 def pretrain(settings: TrainerConfig) -> None:
     """Train on the cluster, or find the training done."""
     from pipeline.stage import Stage
-    from trainer.training_run import open_instances, training_generation, training_manifest
+    from trainer.training_run import (
+        open_instances,
+        start_report,
+        training_generation,
+        training_manifest,
+    )
 
     instances = open_instances(settings)
     instances.shards("train"), instances.shards("held_out")  # refused now, not after the training
@@ -100,6 +123,11 @@ def pretrain(settings: TrainerConfig) -> None:
     with Stage(generation) as stage:
         if stage.manifest is not None:
             return
+        start = start_report(settings, instances)
+        if start is not None:
+            Console(stderr=True, soft_wrap=True, highlight=False).print(
+                f"training: starts from {settings.training.start_from}: {start}", markup=False
+            )
         from trainer.cluster.launch import train
 
         train(settings, generation, instances)

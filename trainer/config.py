@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict
 
@@ -27,6 +27,18 @@ from trainer.training_config import EvaluationConfig, TrainingConfig
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExportConfig:
+    """The trained model as a folder of transformers, and what lies beside it."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    onnx: Identity[Literal["none", "last_hidden_state", "logits"]] = "none"
+    """What an onnx/model.onnx in the folder answers for padded batches: the last layer's output,
+    the masked-LM logits of every token, or no such file. It needs the packages of the extra
+    onnx."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig(PipelineConfig):
     """A whole run."""
 
@@ -40,6 +52,7 @@ class TrainerConfig(PipelineConfig):
     """Parts of the training one after another; none: one, as [training] says."""
     divergence: Identity[DivergenceConfig] = DivergenceConfig()
     evaluation: Identity[EvaluationConfig] = EvaluationConfig()
+    export: Identity[ExportConfig] = ExportConfig()
 
     def __post_init__(self) -> None:
         PipelineConfig.__post_init__(self)

@@ -33,6 +33,8 @@ TWIN_SWITCHES: dict[Architecture, dict[str, tuple[object, ...]]] = {
         "parameter_sharing": ("none",),
         "position_offset": ("after_pad_token_id",),
         "pooler": (False,),
+        # RobertaForMaskedLM's head is exact GELU whatever its config says.
+        "hidden_act": ("gelu",),
     },
     "albert": {**_POST_NORM, "position_offset": ("none",)},
     "modern": {

@@ -18,7 +18,7 @@ from pipeline.errors import TrainingError
 from tests.trainer.batches import MIXED_LENGTHS, TINY, make_batch, make_model, take_rows
 from trainer import step as step_module
 from trainer.batch import Batch, to_tensors
-from trainer.convert import export_config, export_state_dict
+from trainer.convert import SpecialIds, export_config, export_state_dict
 from trainer.divergence import DivergenceError
 from trainer.losses import masked_lm_loss, pair_loss
 from trainer.models.encoder_model import EncoderForPreTraining
@@ -265,7 +265,7 @@ def test_fifty_steps_learn_and_equal_a_plain_loop_over_the_twin() -> None:
     config = dataclasses.replace(TINY, initializer_range=0.02)
     model = make_model(config)
     twin = transformers.BertForPreTraining(
-        transformers.BertConfig.from_dict(export_config(config, model.vocab_size, 0))
+        transformers.BertConfig.from_dict(export_config(model, SpecialIds(pad=0, cls=2, sep=3)))
     )
     twin.load_state_dict(export_state_dict(model), strict=False)
     twin.tie_weights()

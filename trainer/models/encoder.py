@@ -60,12 +60,13 @@ class Encoder(nn.Module):
         self.activation_checkpointing = False
         """Keep only the input of each layer for the backward pass, and compute the rest again."""
         # Two lists, not one of layers: the blocks of a kind are what a paper may share.
-        attentions = 1 if sharing in ("attention", "all") else layers
+        own_attention = sharing not in ("attention", "all")
+        attentions = layers if own_attention else 1
         feed_forwards = 1 if sharing in ("ffn", "all") else layers
         pre_norm = config.norm_position == "pre"
         # What the first layer reads comes out of the embeddings' norm (Warner et al. 2024, 2.1.1).
         self.attention = nn.ModuleList(
-            SelfAttention(config, normed=not (pre_norm and attentions > 1 and layer == 0))
+            SelfAttention(config, normed=not (pre_norm and own_attention and layer == 0))
             for layer in range(attentions)
         )
         self.feed_forward = nn.ModuleList(FeedForward(config) for _ in range(feed_forwards))
