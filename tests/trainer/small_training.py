@@ -40,15 +40,16 @@ def make_rows(
 ) -> InstanceRows:
     """Rows of at most `length` tokens that a model can learn: a word follows its neighbour.
 
-    The rows `noise` are random words instead.
+    The rows `noise` are random words of the half of the vocabulary that no other row has.
     """
+    half = len(WORDS) // 2
     draw = np.random.default_rng(seed)
     ids, offsets, first_lengths = [], [0], []
     for row in range(count):
         size = int(draw.integers(length // 2, length + 1))
-        words = (int(draw.integers(len(WORDS))) + np.arange(size)) % len(WORDS) + WORDS.start
+        words = (int(draw.integers(half)) + np.arange(size)) % half + WORDS.start
         if row in noise:
-            words = draw.integers(WORDS.start, WORDS.stop, size)
+            words = draw.integers(WORDS.start + half, WORDS.stop, size)
         split = size // 2 if pairs else size - 1
         words[0], words[split], words[-1] = CLS, SEP, SEP
         ids.append(words)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.trainer.batches import MIXED_LENGTHS, TINY, make_batch, make_model, t
 from trainer import step as step_module
 from trainer.batch import Batch, to_tensors
 from trainer.convert import SpecialIds, export_config, export_state_dict
+from trainer.divergence import DivergenceError
 from trainer.losses import masked_lm_loss, pair_loss
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer
@@ -201,6 +203,61 @@ def test_bfloat16_is_near_float32() -> None:
     assert got.mlm_loss != expected.mlm_loss
     assert_same_gradients(gradients(low), gradients(exact), 5e-2)
     assert all(parameter.dtype == torch.float32 for parameter in low.parameters())
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_activation_checkpointing_changes_no_bit(dropout: float) -> None:
+    config = dataclasses.replace(
+        TINY, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
+    )
+    batch = make_batch(MIXED_LENGTHS)
+    plain, saving = make_model(config), make_model(config)
+    saving.encoder.activation_checkpointing = True
+    kept: dict[EncoderForPreTraining, int] = {}
+    for model in (plain, saving):
+        sizes: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, sizes=sizes: sizes.append(tensor.nbytes) or tensor, lambda kept: kept
+        ):
+            do_step(model, [batch, batch], precision="bf16")
+        kept[model] = sum(sizes)
+    assert kept[saving] < kept[plain] / 2
+    exact = gradients(plain)
+    assert all(torch.equal(one, exact[name]) for name, one in gradients(saving).items())
+
+
+@pytest.mark.filterwarnings("default")  # torch warns about what it does itself
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
+def test_compiled_blocks_equal_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    plain, compiled = make_model(), make_model()
+    compiled.encoder.compile_blocks()
+    for number, lengths in enumerate((MIXED_LENGTHS, [80, 3], [5, 5, 5])):
+        batch = make_batch(lengths, seed=number)
+        expected = do_step(plain, [batch], step=number)
+        assert_same_result(do_step(compiled, [batch], step=number), expected)
+        assert_same_gradients(gradients(compiled), gradients(plain), 1e-5)
+    assert compiled.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_a_parameter_that_no_loss_reaches_is_reported_by_name() -> None:
+    model = make_model()
+    model.encoder.spare = torch.nn.Linear(3, 3)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(TrainingError, match=r"step 0: no loss reaches encoder\.spare\.weight"):
+        do_step(model, [make_batch([30])])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_loss_above_the_limit_is_no_update() -> None:
+    model = make_model()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    batch = make_batch([30])
+    with pytest.raises(DivergenceError, match=r"step 3: loss = .* jumped above 0\.5") as caught:
+        do_step(model, [batch], step=3, loss_limit=0.5)
+    assert caught.value.sequences == 1
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    do_step(model, [batch], step=3, loss_limit=100.0)
 
 
 def test_fifty_steps_learn_and_equal_a_plain_loop_over_the_twin() -> None:
