@@ -102,6 +102,9 @@ class PipelineConfig:
 
     root: Operational[str] = "runs/default"
     """Directory or s3:// prefix that everything of the run lies under."""
+    working_storage: Operational[str] = ""
+    """Local directory (on every machine) for what a command needs only while it runs: objects that
+    a local Ray spills, files unpacked to be read; empty: the system's own for temporary files."""
     seed: Identity[int] = 0
     """Seed of every random choice."""
     ray_address: Operational[str] = ""
@@ -117,6 +120,12 @@ class PipelineConfig:
         remedy = "name a directory or s3://bucket/prefix"
         bucket = not self.root.startswith("s3:") or re.match(r"s3://[^/]+", self.root)
         require(bool(self.root and bucket and "\0" not in self.root), "root", self.root, remedy)
+        require(
+            "://" not in self.working_storage and "\0" not in self.working_storage,
+            "working_storage",
+            self.working_storage,
+            "name a local directory",
+        )
         require(0 <= self.seed < 1 << 63, "seed", self.seed, "must be in [0, 2**63)")
 
 

@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from pipeline import working_storage
 from pipeline.command_line import parse_config, run_command
 from pipeline.presets import preset_names
 from pipeline.storage import open_storage
@@ -56,6 +57,7 @@ def main(argv: Sequence[str]) -> int:
     prog = f"python -m trainer {command}"
     if command in ("pretrain", "export", "report", "run"):
         settings = parse_config(TrainerConfig, config.load, rest, prog)
+        working_storage.prepare(settings.working_storage)
         open_storage(settings.root).prepare()
         for name, stage in (("pretrain", pretrain), ("export", export), ("report", report)):
             if command in (name, "run"):

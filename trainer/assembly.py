@@ -82,25 +82,25 @@ class Taken:
     instances: Instances
     """The window."""
     rows: NDArray[np.int64]
-    """[N], rows of it, in their order."""
-    steps: NDArray[np.int64]
-    """[N], the step of each, rising from 0 on."""
+    """[N], rows of it, step by step."""
+    counts: NDArray[np.int64]
+    """[S], how many of them are of each step."""
 
 
-def gather(taken: Sequence[Taken]) -> Instances:
-    """Return a copy of all rows taken (of one piece at least), step by step.
+def gather(taken: Sequence[Taken]) -> tuple[Instances, NDArray[np.int64]]:
+    """Return a copy of all rows taken (of one piece at least), step by step, and where steps end.
 
-    In a step they stand in the order of the pieces.
+    In a step they stand in the order of the pieces; the ends are int64 [S].
     """
+    counts = np.array([piece.counts for piece in taken])
+    steps = np.repeat(np.tile(np.arange(counts.shape[1]), counts.shape[0]), counts.ravel())
     # A stable sort keeps the order of the pieces within a step.
-    by_step = np.argsort(np.concatenate([piece.steps for piece in taken]), kind="stable")
+    by_step = np.argsort(steps, kind="stable")
     place = np.empty(by_step.size, dtype=np.int64)
     place[by_step] = np.arange(by_step.size)
-    ends = np.cumsum([piece.rows.size for piece in taken])
-    places = np.split(place, ends[:-1])
     first = taken[0].instances
-    return Instances(
-        ragged={name: _gather_ragged(taken, name, places) for name in first.ragged},
+    instances = Instances(
+        ragged={name: _gather_ragged(taken, name, place, by_step) for name in first.ragged},
         flat={
             name: np.concatenate([piece.instances.flat[name][piece.rows] for piece in taken])[
                 by_step
@@ -108,25 +108,28 @@ def gather(taken: Sequence[Taken]) -> Instances:
             for name in first.flat
         },
     )
+    return instances, np.cumsum(counts.sum(axis=0))
 
 
 def _gather_ragged(
-    taken: Sequence[Taken], name: str, places: Sequence[NDArray[np.int64]]
+    taken: Sequence[Taken], name: str, place: NDArray[np.int64], by_step: NDArray[np.int64]
 ) -> Ragged:
     columns = [piece.instances.ragged[name] for piece in taken]
-    offsets = np.zeros(sum(place.size for place in places) + 1, dtype=np.int64)
-    for piece, (_, row_offsets), place in zip(taken, columns, places, strict=True):
-        offsets[place + 1] = row_offsets[piece.rows + 1] - row_offsets[piece.rows]
-    np.cumsum(offsets, out=offsets)
+    lengths = np.concatenate(
+        [
+            row_offsets[piece.rows + 1] - row_offsets[piece.rows]
+            for piece, (_, row_offsets) in zip(taken, columns, strict=True)
+        ]
+    )
+    offsets = np.zeros(place.size + 1, dtype=np.int64)
+    np.cumsum(lengths[by_step], out=offsets[1:])
     values = np.empty(int(offsets[-1]), dtype=columns[0][0].dtype)
-    for piece, (row_values, row_offsets), place in zip(taken, columns, places, strict=True):
-        _copy_rows(
-            read_only(row_values),
-            read_only(row_offsets),
-            read_only(piece.rows),
-            read_only(offsets[place]),
-            values,
-        )
+    targets = offsets[place]
+    first = 0
+    for piece, (row_values, row_offsets) in zip(taken, columns, strict=True):
+        last = first + piece.rows.size
+        _copy_rows(row_values, row_offsets, piece.rows, targets[first:last], values)
+        first = last
     return values, offsets
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
@@ -18,24 +18,13 @@ from pipeline.config import (
 )
 from pipeline.contract import PAIR_LABELS
 from trainer.divergence_config import DivergenceConfig
+from trainer.export_config import ExportConfig
 from trainer.model_config import ModelConfig
 from trainer.optimizer_config import OptimizerConfig
 from trainer.phase_config import PhaseConfig, phase_ends
 from trainer.schedule import Budget
 from trainer.schedule_config import ScheduleConfig
 from trainer.training_config import EvaluationConfig, TrainingConfig
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ExportConfig:
-    """The trained model as a folder of transformers, and what lies beside it."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    onnx: Identity[Literal["none", "last_hidden_state", "logits"]] = "none"
-    """What an onnx/model.onnx in the folder answers for padded batches: the last layer's output,
-    the masked-LM logits of every token, or no such file. It needs the packages of the extra
-    onnx."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,14 +167,15 @@ class EpochOrder:
         """N, the units of the epoch."""
         return int(self.starts[-1])
 
-    def lane_units(self, lane: int, cursor: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return up to which unit of its own a lane was asked when `cursor` units have passed.
+    def lane_units(self, lanes: range, cursors: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return up to which unit of its own each lane was asked when so many units have passed.
 
-        Rows that begin before it are taken. At the end of the epoch that is every row: the lane's
-        last one may begin later, where it was shuffled behind a longer one.
+        [lanes, cursors] int64. Rows that begin before it are taken. At the end of the epoch that
+        is every row: a lane's last one may begin later, where it was shuffled behind a longer one.
         """
-        asked = turns(cursor, self.spread[lane : lane + 1], self.spread.size)
-        return np.where(cursor >= self.total, _EVERYTHING, asked)
+        places = self.spread[lanes.start : lanes.stop, None]
+        asked = turns(cursors[None, :], places, self.spread.size)
+        return np.where(cursors >= self.total, _EVERYTHING, asked)
 
     def lane(self, lane: int) -> LaneOrder:
         """Return what a lane reads, in order."""
@@ -217,10 +218,10 @@ class EpochOrder:
         In the order in which their windows begin, which is about that of their first use.
         """
         begins, found = [], []
-        for number in lanes:
+        asked = self.lane_units(lanes, np.array([cursor]))[:, 0].tolist()
+        for number, unit in zip(lanes, asked, strict=True):
             lane = self.lane(number)
-            asked = int(self.lane_units(number, np.array([cursor]))[0])
-            for window in range(lane.window_from(asked), lane.windows):
+            for window in range(lane.window_from(unit), lane.windows):
                 segments = lane.segments(window)
                 begins.append(np.full(len(segments), lane.units[window]))
                 found.append(lane.batch[segments.start : segments.stop])

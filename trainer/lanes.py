@@ -43,18 +43,20 @@ class RankLanes:
         self._order = order
         self._cursor = cursor
         self._read = read
+        self._own = lanes
         self._lanes = []
         for number in lanes:
             lane = order.lane(number)
-            window = lane.window_from(self._asked(number, [cursor])[0])
+            asked = order.lane_units(range(number, number + 1), np.array([cursor]))
+            window = lane.window_from(int(asked[0, 0]))
             self._lanes.append(_Lane(number=number, order=lane, next_window=window))
 
     def take(self, cursors: Sequence[int]) -> list[Taken]:
         """Return the rows of the steps that end at `cursors`, units of the epoch that rise."""
         taken = []
-        for lane in self._lanes:
-            # What was asked before is taken; after a restart that is part of a window.
-            asked = self._asked(lane.number, [self._cursor, *cursors])
+        # What was asked before is taken; after a restart that is part of a window.
+        everyone = self._order.lane_units(self._own, np.array([self._cursor, *cursors]))
+        for lane, asked in zip(self._lanes, everyone, strict=True):
             while True:
                 if lane.window is None:
                     if lane.next_window >= lane.order.windows or (
@@ -70,9 +72,6 @@ class RankLanes:
                 lane.window = None
         self._cursor = cursors[-1]
         return taken
-
-    def _asked(self, lane: int, cursors: Sequence[int]) -> NDArray[np.int64]:
-        return self._order.lane_units(lane, np.array(cursors, dtype=np.int64))
 
     def _open(self, lane: _Lane, asked: int) -> _Window:
         number = lane.next_window
@@ -97,8 +96,10 @@ class RankLanes:
 
 def _rows_until(window: _Window, asked: NDArray[np.int64]) -> Taken | None:
     """Return the rows of a window that begin before `asked` units of each step, None if none."""
-    ends = np.searchsorted(window.begins, asked, side="left").clip(window.taken)
+    ends = np.maximum(np.searchsorted(window.begins, asked), window.taken)
+    counts = ends.copy()
+    counts[0] -= window.taken
+    counts[1:] -= ends[:-1]
     rows = window.order[window.taken : ends[-1]]
-    steps = np.repeat(np.arange(ends.size), np.diff(ends, prepend=window.taken))
     window.taken = int(ends[-1])
-    return Taken(instances=window.instances, rows=rows, steps=steps) if rows.size else None
+    return Taken(instances=window.instances, rows=rows, counts=counts) if rows.size else None

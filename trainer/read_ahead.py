@@ -52,25 +52,25 @@ class ReadAhead(Generic[T]):
         self._limit_bytes = limit_bytes
         self._pool = pool
         self._bytes_ahead = 0
-        self._held: dict[tuple[int, int], _Held[T]] = {}
+        self.held: dict[tuple[int, int], _Held[T]] = {}
         self._fill()
 
     def get(self, epoch: int, batch: int) -> T:
         """Return a record batch; raises what `fetch` raised."""
         key = epoch, batch
-        while key not in self._held:
+        while key not in self.held:
             # Asked for a little before its turn: steps are made some at a time.
             read = next(self._reads)
             if read is not None:
                 self._submit(read)
-        held = self._held[key]
+        held = self.held[key]
         fetched = held.fetched.result()
         held.uses -= 1
         if held.is_ahead:
             held.is_ahead = False
             self._bytes_ahead -= held.read.bytes
         if held.uses == 0:
-            del self._held[key]
+            del self.held[key]
         self._fill()
         return fetched
 
@@ -84,4 +84,4 @@ class ReadAhead(Generic[T]):
     def _submit(self, read: Read) -> None:
         self._bytes_ahead += read.bytes
         fetched = self._pool.submit(self._fetch, read.batch)
-        self._held[read.epoch, read.batch] = _Held(read, fetched, read.uses)
+        self.held[read.epoch, read.batch] = _Held(read, fetched, read.uses)

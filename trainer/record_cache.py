@@ -61,7 +61,7 @@ class RecordCache:
                 _log.warning("%s: other bytes than the manifest's; read again from the store", path)
                 with self._locked() as total, suppress(FileNotFoundError):
                     path.unlink()
-                    total.bytes -= len(found)
+                    total.bytes -= shard.batch_offsets[number + 1] - shard.batch_offsets[number]
         message = instances.read_message(shard, number)
         with self._explained():
             self._keep(path, message)

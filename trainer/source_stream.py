@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -100,17 +101,16 @@ class SourceStream:
         taken = self._lanes.take(cursors.tolist())
         if not taken:
             return
+        instances, ends = gather(taken)
         batch = make_batch(
-            gather(taken),
+            instances,
             seed=self._settings.seed,
             purpose="mask",
             epoch=self._epoch,
             rules=self._settings.rules,
             classes=self._set.token_classes,
         )
-        counts = sum(np.bincount(piece.steps, minlength=cursors.size) for piece in taken)
-        ends = np.cumsum(counts).tolist()
-        for step, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        for step, (start, end) in enumerate(itertools.pairwise([0, *ends.tolist()])):
             if start < end:
                 yield step, batch_span(batch, start, end)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,8 +155,14 @@ def start_tables(path: str) -> str:
         )
     else:
         entries = len(read_vocab(start.vocab_txt, f"{folder}/vocab.txt"))
-        lines += _table("vocabulary", {"start_from": f"{folder}/vocab.txt", "vocab_size": entries})
-        lines.append("# lowercase, strip_accents, handle_chinese_chars: as its tokenizer was made")
+        lines += _table(
+            "vocabulary",
+            {
+                "start_from": f"{folder}/vocab.txt",
+                "vocab_size": entries,
+                **_text_rules(start.tokenizer_config),
+            },
+        )
         lines += _table("training", {"start_from": folder})
     positions = model.config.max_position_embeddings
     positions -= model.config.first_position(model.pad_token_id)
@@ -167,6 +174,17 @@ def start_tables(path: str) -> str:
     lines += _table("instances", instances)
     lines += _table("model", dataclasses.asdict(model.config))
     return "\n".join([*lines, ""])
+
+
+def _text_rules(tokenizer_config: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the vocabulary's text settings; as in BertTokenizer what is not said is uncased."""
+    lowercase = bool(tokenizer_config.get("do_lower_case", True))
+    accents = tokenizer_config.get("strip_accents")
+    return {
+        "lowercase": lowercase,
+        "strip_accents": lowercase if accents is None else bool(accents),
+        "handle_chinese_chars": bool(tokenizer_config.get("tokenize_chinese_chars", True)),
+    }
 
 
 def _table(name: str, values: dict[str, Any]) -> list[str]:

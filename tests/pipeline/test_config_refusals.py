@@ -285,7 +285,11 @@ def test_a_flag_is_its_toml_key() -> None:
                 values[table] = {**values.get(table, {}), name: value}
         expected = expected_config(values)
         parsed = parse_config(PipelineConfig, config.load, argv, "test")
-        assert parsed == dataclasses.replace(expected, root=str(Path(expected.root).absolute()))
+        places = {
+            name: str(Path(getattr(expected, name)).absolute())
+            for name in ("root", "working_storage")
+        }
+        assert parsed == dataclasses.replace(expected, **places)
 
 
 def test_flags_lie_over_the_config_file_and_reach_its_sources() -> None:

@@ -90,7 +90,7 @@ def make_rows(numbers: Sequence[int], static_rules: MaskingConfig | None) -> Ins
 
 
 def write_instance_set(
-    root: Path,
+    root: Path | str,
     *,
     train: Sequence[int] = (40, 40, 17),
     held_out: Sequence[int] = (12, 9),
@@ -111,7 +111,7 @@ def write_instance_set(
 
 
 def commit_instances(
-    root: Path,
+    root: Path | str,
     vocabulary: Sequence[str],
     shards: Sequence[tuple[str, InstanceRows]],
     *,

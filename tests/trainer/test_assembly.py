@@ -61,10 +61,10 @@ def test_masks_follow_the_word_starts_of_moved_rows(unit: str) -> None:
     order = np.random.default_rng(2).permutation(20)
     window = concatenate([whole.span(0, 7), whole.span(7, 20)])
     taken = [
-        Taken(instances=window, rows=order[:12], steps=np.zeros(12, np.int64)),
-        Taken(instances=window, rows=order[12:], steps=np.zeros(8, np.int64)),
+        Taken(instances=window, rows=order[:12], counts=np.array([12])),
+        Taken(instances=window, rows=order[12:], counts=np.array([8])),
     ]
-    batch = batch_of(gather(taken), rules)
+    batch = batch_of(gather(taken)[0], rules)
     for place, row in enumerate(order):
         start, end = rows.offsets[row : row + 2]
         here = slice(*batch.cu_seqlens[place : place + 2])
@@ -76,11 +76,12 @@ def test_masks_follow_the_word_starts_of_moved_rows(unit: str) -> None:
 def test_rows_taken_for_several_steps_stand_step_by_step_in_the_order_of_the_pieces() -> None:
     windows = [Instances.of(make_rows(range(first, first + 9), None), first) for first in (0, 20)]
     taken = [
-        Taken(instances=windows[0], rows=np.array([3, 1, 8]), steps=np.array([0, 0, 2])),
-        Taken(instances=windows[1], rows=np.array([5, 4]), steps=np.array([0, 1])),
-        Taken(instances=windows[0], rows=np.array([2]), steps=np.array([0])),
+        Taken(instances=windows[0], rows=np.array([3, 1, 8]), counts=np.array([2, 0, 1])),
+        Taken(instances=windows[1], rows=np.array([5, 4]), counts=np.array([1, 1, 0])),
+        Taken(instances=windows[0], rows=np.array([2]), counts=np.array([1, 0, 0])),
     ]
-    found = gather(taken)
+    found, ends = gather(taken)
+    assert ends.tolist() == [4, 5, 6]
     assert found.flat["instance_number"].tolist() == [3, 1, 25, 2, 24, 8]
     ids, offsets = found.ragged["input_ids"]
     for place, number in enumerate([3, 1, 25, 2, 24, 8]):

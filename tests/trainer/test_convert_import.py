@@ -24,6 +24,7 @@ from trainer.convert import (
     import_folder,
     import_state_dict,
 )
+from trainer.models.encoder_model import EncoderForPreTraining
 
 CONFIG = export_config(make_model(), SpecialIds(pad=0, cls=2, sep=3))
 KEY = "bert.encoder.layer.1.attention.self.key.bias"
@@ -176,6 +177,15 @@ def test_a_folder_and_a_file_in_it_are_read(folder: Path) -> None:
     without = import_folder(str(folder))
     assert without.vocab_txt is None
     assert without.sha256 != found.sha256
+
+
+def test_the_decoder_is_the_embedding_after_an_import(folder: Path) -> None:
+    # The weights are assigned to parameters that were on "meta": a tie could have been lost.
+    model = import_folder(str(folder)).model.model()
+    assert isinstance(model, EncoderForPreTraining)
+    assert model.decoder_weight is model.embeddings.word_embeddings.weight
+    assert all(parameter.device.type == "cpu" for parameter in model.parameters())
+    assert all(parameter.requires_grad for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import transformers
 
@@ -201,6 +202,20 @@ def test_config_json_has_only_fields_that_the_twin_knows(case: Case) -> None:
     older = {"global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"}
     assert set(config) - older <= set(known)
     assert config["architectures"] == [case.class_name]
+
+
+@pytest.mark.parametrize(("sharing", "groups"), [("all", 1), ("attention", 2), ("ffn", 2)])
+def test_albert_shares_layers_in_one_group_and_blocks_in_a_group_a_layer(
+    sharing: str, groups: int
+) -> None:
+    model = make_model(dataclasses.replace(ALBERT, parameter_sharing=sharing), pair_head="sop")
+    files = export_folder(model, make_source())
+    assert json.loads(files["config.json"])["num_hidden_groups"] == groups
+    tensors = safetensors.torch.load(files["model.safetensors"])
+    layer = "albert.encoder.albert_layer_groups.{}.albert_layers.0.{}.weight"
+    for block, module in (("attention", "attention.dense"), ("ffn", "ffn")):
+        first, last = (tensors[layer.format(group, module)] for group in (0, groups - 1))
+        assert torch.equal(first, last) == (sharing in ("all", block))
 
 
 @pytest.mark.parametrize("lowercase", [True, False])

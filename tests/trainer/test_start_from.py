@@ -19,7 +19,7 @@ from trainer import config as trainer_config
 from trainer.__main__ import main
 from trainer.checkpoint import latest, load_model
 from trainer.config import EvaluationConfig, TrainerConfig, TrainingConfig
-from trainer.convert import export_folder
+from trainer.convert import TokenizerSource, export_folder
 from trainer.model_config import OptimizerConfig, ScheduleConfig
 from trainer.models.encoder_model import EncoderForPreTraining, EncoderModel
 from trainer.pretrain import Worker, pretrain
@@ -27,9 +27,11 @@ from trainer.start_from import load_start
 from trainer.training_run import training_generation, training_manifest
 
 
-def write_checkpoint(folder: Path, model: EncoderModel, entries: list[str] = ENTRIES) -> str:
+def write_checkpoint(
+    folder: Path, model: EncoderModel, source: TokenizerSource | None = None
+) -> str:
     folder.mkdir(exist_ok=True)
-    for name, content in export_folder(model, make_source(entries=entries)).items():
+    for name, content in export_folder(model, source or make_source()).items():
         (folder / name).write_bytes(content)
     return str(folder)
 
@@ -114,6 +116,7 @@ def test_another_vocabulary_is_refused_by_its_first_id(checkpoint: str) -> None:
 def test_the_printed_tables_are_a_run_that_starts_there(
     checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    write_checkpoint(Path(checkpoint), make_model(), make_source(lowercase=False, chinese=False))
     assert main(["import", checkpoint]) == 0
     path = tmp_path / "run.toml"
     path.write_text(capsys.readouterr().out)
@@ -123,12 +126,14 @@ def test_the_printed_tables_are_a_run_that_starts_there(
     assert settings.training.start_from == checkpoint
     assert settings.vocabulary.start_from == f"{checkpoint}/vocab.txt"
     assert settings.vocabulary.vocab_size == VOCAB_SIZE
+    text = (settings.vocabulary.lowercase, settings.vocabulary.strip_accents)
+    assert (*text, settings.vocabulary.handle_chinese_chars) == (False, True, False)
     assert (settings.instances.objective, settings.instances.max_seq_length) == ("nsp", 80)
 
 
 def test_a_run_trains_on_from_the_checkpoint_and_is_named_after_its_bytes(tmp_path: Path) -> None:
     start = EncoderForPreTraining(MODEL, len(VOCABULARY), 0, pair_head=None, seed=11)
-    folder = write_checkpoint(tmp_path / "start", start, VOCABULARY)
+    folder = write_checkpoint(tmp_path / "start", start, make_source(entries=VOCABULARY))
     settings = TrainerConfig(
         root=str(tmp_path / "run"),
         instances=InstancesConfig(objective="full_sentences", max_seq_length=64),

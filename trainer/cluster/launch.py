@@ -49,6 +49,7 @@ def train(config: TrainerConfig, generation: Generation, instances: InstanceSet)
             config.ray_address,
             cpus=training.workers * training.threads_per_worker,
             object_store_bytes=config.cluster.object_store_bytes,
+            working_storage=config.working_storage,
         ),
         _progress(generation, plan.total_steps),
     ):

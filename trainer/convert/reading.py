@@ -46,6 +46,8 @@ class ImportedFolder:
     model: ImportedModel
     vocab_txt: bytes | None
     """None where the folder has none: its tokenizer is no WordPiece."""
+    tokenizer_config: Mapping[str, Any]
+    """tokenizer_config.json; empty where the folder has none."""
     sha256: str
     """Of config.json's settings, weights and vocabulary: what a run that starts there depends
     on."""
@@ -74,6 +76,7 @@ def import_folder(path: str) -> ImportedFolder:
         uri=files.uri,
         model=replace(model, state={name: tensor.float() for name, tensor in model.state.items()}),
         vocab_txt=files.vocab_txt,
+        tokenizer_config=files.tokenizer_config,
         sha256=files.sha256,
     )
 

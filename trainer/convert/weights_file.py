@@ -20,6 +20,7 @@ from pipeline.storage import Storage, open_storage, sha256
 
 CONFIG = "config.json"
 VOCABULARY = "vocab.txt"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 # In the order they are looked for: safetensors cannot run code and is read faster.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
@@ -37,6 +38,8 @@ class CheckpointFiles:
     weights: bytes
     vocab_txt: bytes | None
     """None where the folder has no vocab.txt: its tokenizer is another one."""
+    tokenizer_config: Mapping[str, Any]
+    """Empty where the folder has none."""
 
     @property
     def sha256(self) -> str:
@@ -64,20 +67,29 @@ def read_checkpoint(path: str) -> CheckpointFiles:
         config=_read_config(storage),
         weights=storage.read(found[0]),
         vocab_txt=storage.read(VOCABULARY) if storage.size(VOCABULARY) is not None else None,
+        tokenizer_config={}
+        if storage.size(TOKENIZER_CONFIG) is None
+        else _read_json(storage, TOKENIZER_CONFIG),
     )
 
 
 def _read_config(storage: Storage) -> Mapping[str, Any]:
-    uri = f"{storage.uri}/{CONFIG}"
     if storage.size(CONFIG) is None:
-        raise InputError(f"{uri}: no such file: tensors alone do not tell a model's heads")
+        raise InputError(
+            f"{storage.uri}/{CONFIG}: no such file: tensors alone do not tell a model's heads"
+        )
+    return _read_json(storage, CONFIG)
+
+
+def _read_json(storage: Storage, name: str) -> Mapping[str, Any]:
+    uri = f"{storage.uri}/{name}"
     try:
-        config = json.loads(storage.read(CONFIG))
+        value = json.loads(storage.read(name))
     except ValueError as error:
         raise InputError(f"{uri}: not valid JSON ({error}): cut short or damaged") from None
-    if not isinstance(config, dict):
-        raise InputError(f"{uri}: holds a {type(config).__name__}, must be a JSON object")
-    return config
+    if not isinstance(value, dict):
+        raise InputError(f"{uri}: holds a {type(value).__name__}, must be a JSON object")
+    return value
 
 
 def parse_weights(data: bytes, uri: str) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
 from trainer.batch import GridLayout, SequenceLayout
+from trainer.models.attention_dropout import attention_with_dropout
 
 # On the CPU: loop over the sequences, or pad them again for one call? Forward and backward on one
 # core in ms, loop / padded: 64 rows of 115-128 tokens, 2 heads of 64: 51 / 52; 20-128: 30 / 47;
@@ -68,8 +69,11 @@ def looped_attention(qkv_T3ND: Tensor, layout: SequenceLayout, dropout: float) -
     """CPU: SDPA on one sequence after the other."""
     contexts = []
     for qkv_L3ND in torch.split(qkv_T3ND, list(layout.lengths)):
+        if dropout:
+            contexts.append(attention_with_dropout(qkv_L3ND[None], None, dropout)[0])
+            continue
         query, key, value = qkv_L3ND.unsqueeze(0).permute(2, 0, 3, 1, 4)
-        context = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        context = functional.scaled_dot_product_attention(query, key, value)
         contexts.append(context[0].transpose(0, 1))
     return torch.cat(contexts)
 
@@ -83,12 +87,16 @@ def padded_attention(qkv_T3ND: Tensor, layout: SequenceLayout, dropout: float) -
     if not full:
         grid = qkv_T3ND.new_zeros(rows * longest, 3, heads, size)
         padded = grid.index_copy(0, layout.padded_rows, qkv_T3ND)
-    query, key, value = padded.view(rows, longest, 3, heads, size).permute(2, 0, 3, 1, 4)
+    padded = padded.view(rows, longest, 3, heads, size)
     mask = None if full else layout.key_mask
-    context = functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout
-    )
-    context = context.transpose(1, 2).reshape(rows * longest, heads, size)
+    if dropout and not padded.is_cuda:
+        context = attention_with_dropout(padded, mask, dropout)
+    else:
+        query, key, value = padded.permute(2, 0, 3, 1, 4)
+        context = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout
+        ).transpose(1, 2)
+    context = context.reshape(rows * longest, heads, size)
     return context if full else context.index_select(0, layout.padded_rows)
 
 

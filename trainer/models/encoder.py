@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainer.batch import SequenceLayout
 from trainer.model_config import ModelConfig
+from trainer.models.dropout import dropout_add
 from trainer.models.self_attention import Rotation, SelfAttention, rotation
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -43,8 +44,7 @@ class FeedForward(nn.Module):
             inner_TI = self.activation(activated_TI) * gate_TI
         else:
             inner_TI = self.activation(inner_TI)
-        output_TH = functional.dropout(self.output(inner_TI), self.dropout, self.training)
-        output_TH = output_TH + hidden_TH
+        output_TH = dropout_add(self.output(inner_TI), hidden_TH, self.dropout, self.training)
         return output_TH if self.pre_norm else self.layer_norm(output_TH)
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from trainer.batch import SequenceLayout
 from trainer.model_config import ModelConfig
 from trainer.models.attention import attention
+from trainer.models.dropout import dropout_add
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,6 @@ class SelfAttention(nn.Module):
             qkv_T3ND = rotate(qkv_T3ND, by)
         dropout = self.attention_dropout if self.training else 0.0
         context_TH = attention(qkv_T3ND, layout, dropout, reach).reshape(tokens, hidden)
-        output_TH = functional.dropout(self.output(context_TH), self.hidden_dropout, self.training)
-        output_TH = output_TH + hidden_TH
+        output_TH = self.output(context_TH)
+        output_TH = dropout_add(output_TH, hidden_TH, self.hidden_dropout, self.training)
         return output_TH if self.pre_norm or self.layer_norm is None else self.layer_norm(output_TH)
