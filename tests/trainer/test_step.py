@@ -11,14 +11,12 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-import transformers
 from torch import Tensor
 
 from pipeline.errors import TrainingError
 from tests.trainer.batches import MIXED_LENGTHS, TINY, make_batch, make_model, take_rows
 from trainer import step as step_module
 from trainer.batch import Batch, to_tensors
-from trainer.convert import SpecialIds, export_config, export_state_dict
 from trainer.divergence import DivergenceError
 from trainer.losses import masked_lm_loss, pair_loss
 from trainer.models.encoder_model import EncoderForPreTraining
@@ -258,52 +256,6 @@ def test_a_loss_above_the_limit_is_no_update() -> None:
     assert caught.value.sequences == 1
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     do_step(model, [batch], step=3, loss_limit=100.0)
-
-
-def test_fifty_steps_learn_and_equal_a_plain_loop_over_the_twin() -> None:
-    """The reference is transformers' model, torch's AdamW and clipping, one padded batch."""
-    config = dataclasses.replace(TINY, initializer_range=0.02)
-    model = make_model(config)
-    twin = transformers.BertForPreTraining(
-        transformers.BertConfig.from_dict(export_config(model, SpecialIds(pad=0, cls=2, sep=3)))
-    )
-    twin.load_state_dict(export_state_dict(model), strict=False)
-    twin.tie_weights()
-    no_decay = ("bias", "LayerNorm.weight")
-    named = list(twin.named_parameters())
-    reference = torch.optim.AdamW(
-        [
-            {"params": [p for n, p in named if not n.endswith(no_decay)], "weight_decay": 0.01},
-            {"params": [p for n, p in named if n.endswith(no_decay)], "weight_decay": 0.0},
-        ],
-        lr=1e-3,
-        eps=1e-6,
-    )
-    optimizer = make_optimizer(model, OptimizerConfig())
-    batches = [make_batch([60, 60], seed=seed) for seed in range(4)]
-    curve: list[float] = []
-    expected: list[float] = []
-    for number in range(50):
-        batch = batches[number % 4]
-        result = do_step(
-            model, [batch], optimizer=optimizer, step=number, learning_rate=1e-3, clip_norm=1.0
-        )
-        curve.append(result.mlm_loss + result.pair_loss)
-        labels = torch.full((120,), -100)
-        labels[torch.from_numpy(batch.masked_positions)] = torch.from_numpy(batch.masked_lm_ids)
-        loss = twin(
-            input_ids=torch.from_numpy(batch.input_ids).view(2, 60),
-            token_type_ids=torch.from_numpy(batch.token_type_ids).view(2, 60),
-            labels=labels.view(2, 60),
-            next_sentence_label=torch.from_numpy(batch.pair_labels),
-        ).loss
-        reference.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
-        reference.step()
-        expected.append(float(loss.detach()))
-    assert curve == pytest.approx(expected, abs=1e-4 * expected[0])
-    assert curve[-1] < 0.8 * curve[0]
 
 
 def test_evaluation_is_the_mean_over_all_batches_without_dropout() -> None:
