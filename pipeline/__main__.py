@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from pipeline import artefacts, config
+from pipeline import artefacts, config, working_storage
 from pipeline.command_line import parse_config, run_command
 from pipeline.config import MaskingConfig, PipelineConfig, require
 from pipeline.contract import LABEL_MEANINGS, PAIR_LABELS
@@ -32,7 +32,7 @@ usage: python -m pipeline COMMAND [--config FILE.toml] [--FIELD VALUE ...] [--de
   inspect URI  counts and decoded instances with their masks
   stats URI    data card of the instances: fill, labels, masks, losses, lengths
   verify URI   check schema, counts, sizes and checksums; exit code 1 on any fault
-  gc ROOT      list finished generations that nothing points to; --delete removes them
+  gc ROOT      list what nothing points to and killed writers left; --delete removes it
 
 `python -m pipeline COMMAND --help` lists a command's fields. A URI is a local path or s3://."""
 
@@ -80,6 +80,8 @@ class GcArguments:
     """Remove it."""
     unfinished: bool = False
     """Include generations that were never finished: interrupted work, checkpoints too."""
+    leftover_hours: float = 24.0
+    """Temporary files and incomplete uploads younger than this stay: a writer may be at work."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -114,6 +116,7 @@ def run_stages(command: str, settings: PipelineConfig) -> int:
         "vocabulary": vocabulary.run,
         "instances": instances.run,
     }
+    working_storage.prepare(settings.working_storage)
     open_storage(settings.root).prepare()
     with data_session(settings):
         for name, stage in stages.items():
@@ -216,7 +219,11 @@ def verify(arguments: VerifyArguments) -> int:
 
 def gc(arguments: GcArguments) -> int:
     """List what nothing points to with its size; remove it if asked to."""
+    hours = arguments.leftover_hours
+    require(hours >= 0, "--leftover_hours", hours, "must be >= 0")
     groups = artefacts.garbage(arguments.root, unfinished=arguments.unfinished)
+    leftovers = artefacts.leftovers(arguments.root)
+    stale = [one for one in leftovers if one.age_seconds >= hours * 3600]
     storage = open_storage(arguments.root)
     for group, objects in groups.items():
         print(f"{group}: {len(objects)} objects, {sum(size for _, size in objects):,} bytes")
@@ -224,8 +231,23 @@ def gc(arguments: GcArguments) -> int:
             # Markers and manifest first: what is left over is then not taken for finished work.
             for name, _ in sorted(objects, key=lambda one: not one[0].endswith(".json")):
                 storage.delete(name)
+    for what, found in (
+        ("temporary files", [one for one in stale if not one.upload_id]),
+        ("incomplete uploads", [one for one in stale if one.upload_id]),
+    ):
+        if found:
+            print(
+                f"{what} of killed writers: {len(found)}, {sum(one.bytes for one in found):,} bytes"
+            )
+    if arguments.delete:
+        for one in stale:
+            storage.remove_leftover(one)
+    if young := len(leftovers) - len(stale):
+        print(
+            f"{young} begun less than {hours:g} hours ago stay; --leftover_hours 0 takes them too"
+        )
     verb = "removed" if arguments.delete else "would be removed with --delete"
-    print(f"{sum(map(len, groups.values()))} objects {verb}")
+    print(f"{sum(map(len, groups.values())) + len(stale)} objects {verb}")
     return 0
 
 

@@ -16,7 +16,7 @@ from pipeline.instance_set import InstanceSet
 from pipeline.merge import read_documents
 from pipeline.shards import shard_faults
 from pipeline.stage import read_run_report
-from pipeline.storage import TEMPORARY_PREFIX, open_storage
+from pipeline.storage import Leftover, open_storage
 from pipeline.vocabulary import read_vocab
 
 STAGES = ("documents", "vocabulary", "instances", "training", "export")
@@ -217,13 +217,13 @@ def garbage(root: str, *, unfinished: bool = False) -> dict[str, list[tuple[str,
     """Return what nothing points to, as group -> (object, bytes): for `gc`.
 
     Groups are finished generations that neither a current.json nor, link by link, the inputs of
-    a current generation name; the passes of finished generations; temporary files of writers
-    that were killed; and only if asked for, generations that were never finished: the command
-    that began one goes on from it.
+    a current generation name; the passes of finished generations; and only if asked for,
+    generations that were never finished: the command that began one goes on from it.
+    Raises InputError if no stage ever wrote anything here.
     """
     storage = open_storage(root)
     objects = [one for stage in STAGES for one in storage.list(f"{stage}/")]
-    if not objects:
+    if not objects and not leftovers(root):
         raise InputError(f"{storage.uri}: no stage's folder here; name a run's root")
     finished = {name.removesuffix(f"/{MANIFEST}") for name, _ in objects if _is_manifest(name)}
     wanted = _wanted(root)
@@ -231,11 +231,9 @@ def garbage(root: str, *, unfinished: bool = False) -> dict[str, list[tuple[str,
     for name, size in objects:
         parts = name.split("/")
         prefix = "/".join(parts[:2])
-        if parts[-1].startswith(TEMPORARY_PREFIX):
-            groups.setdefault("temporary files of killed writers", []).append((name, size))
-        elif len(parts) < 3:  # the stage's pointer
+        if len(parts) < 3:  # the stage's pointer
             continue
-        elif prefix not in finished:
+        if prefix not in finished:
             if unfinished:
                 groups.setdefault(f"{prefix} (not finished)", []).append((name, size))
         elif prefix not in wanted:
@@ -243,6 +241,12 @@ def garbage(root: str, *, unfinished: bool = False) -> dict[str, list[tuple[str,
         elif parts[2] == "passes":
             groups.setdefault(f"{prefix}/passes (finished)", []).append((name, size))
     return groups
+
+
+def leftovers(root: str) -> list[Leftover]:
+    """Return what killed writers left, and what writers at work have begun: for `gc`."""
+    storage = open_storage(root)
+    return [one for stage in STAGES for one in storage.leftovers(f"{stage}/")]
 
 
 def _is_manifest(name: str) -> bool:

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from pipeline.commit import Generation, current
 from pipeline.contract import ObjectEntry, Objective, ShardEntry, shard_schema
 from pipeline.errors import InputError
 from pipeline.instance_rows import InstanceRows
 from pipeline.masking import TokenClasses, token_classes
-from pipeline.shards import instance_rows, read_batch
+from pipeline.shards import decode_message, instance_rows, read_message, read_row_tokens
 from pipeline.storage import Storage
 from pipeline.vocabulary import read_vocab
 
@@ -143,5 +145,16 @@ class InstanceSet:
 
     def read_rows(self, shard: ShardEntry, number: int) -> InstanceRows:
         """Read and verify one record batch of a shard."""
-        batch = read_batch(self._storage, self.generation.prefix, shard, number, self.schema)
-        return instance_rows(batch)
+        return self.decode(self.read_message(shard, number))
+
+    def read_message(self, shard: ShardEntry, number: int) -> bytes:
+        """Read and verify the IPC message of one record batch of a shard."""
+        return read_message(self._storage, self.generation.prefix, shard, number)
+
+    def decode(self, message: bytes) -> InstanceRows:
+        """View the rows of a record batch's IPC message."""
+        return instance_rows(decode_message(message, self.schema))
+
+    def read_row_tokens(self, shard: ShardEntry, number: int) -> NDArray[np.int64]:
+        """Read the tokens of each row of one record batch from the lengths sidecar, int64."""
+        return read_row_tokens(self._storage, self.generation.prefix, shard, number)

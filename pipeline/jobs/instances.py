@@ -30,10 +30,12 @@ from pipeline.jobs.vocabulary import (
     TOKENIZER_JSON,
     VOCAB_TXT,
     WORD_TABLE,
+    map_word_table,
     read_table,
+    started_from,
 )
 from pipeline.stage import Stage
-from pipeline.vocabulary import NormalizationTable, read_vocab
+from pipeline.vocabulary import NormalizationTable, read_start, read_vocab
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,18 @@ def run(config: PipelineConfig) -> dict[str, Any]:
     words, words_manifest = current(config.root, "vocabulary", "python -m pipeline vocabulary")
     require_same_identity(
         words,
-        {**words_manifest["identity"], "documents": words_manifest["inputs"]["documents"]},
-        {**vocabulary_identity(config), "documents": texts.fingerprint},
+        {
+            **words_manifest["identity"],
+            "documents": words_manifest["inputs"]["documents"],
+            "start_from_sha256": words_manifest.get("start_from_sha256"),
+        },
+        {
+            **vocabulary_identity(config),
+            "documents": texts.fingerprint,
+            # Another text may stand under the file's name by now.
+            "start_from_sha256": None,
+            **started_from(read_start(config.vocabulary.start_from)),
+        },
         "python -m pipeline vocabulary",
     )
     inputs = {"documents": texts.fingerprint, "vocabulary": words.fingerprint}
@@ -161,7 +173,7 @@ def open_vocabulary(vocabulary: Generation) -> EncodingVocabulary:
     normalization = NormalizationTable.from_table(read_table(vocabulary, entries[NORMALIZATION]))
     encoder = WordPieceEncoder(
         vocabulary.read(entries[TOKENIZER_JSON]).decode(),
-        read_table(vocabulary, entries[WORD_TABLE]),
+        map_word_table(vocabulary, entries[WORD_TABLE]),
         normalization,
     )
     return EncodingVocabulary.of(

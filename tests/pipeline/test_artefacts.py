@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -256,8 +258,8 @@ def test_gc_lists_old_generations_finished_passes_and_temporary_files(run: Path)
     for name in leftovers:
         (run / name).write_bytes(b"left")
     groups = artefacts.garbage(str(run))
+    assert sorted(one.name for one in artefacts.leftovers(str(run))) == sorted(leftovers)
     assert {group: sorted(name for name, _ in objects) for group, objects in groups.items()} == {
-        "temporary files of killed writers": sorted(leftovers),
         f"{DOCUMENTS}/passes (finished)": [f"{DOCUMENTS}/passes/split/000000.run"],
         f"{old.prefix} (nothing points to it)": [
             f"{old.prefix}/manifest.json",
@@ -293,20 +295,30 @@ def test_gc_removes_what_it_lists_when_asked_and_leaves_the_rest_whole(
     pointer = (run / "vocabulary" / "current.json").read_bytes()
     Generation(str(run), "vocabulary", "0" * 20).commit({"inputs": {}}, {})
     (run / "vocabulary" / "current.json").write_bytes(pointer)
-    (run / f"{INSTANCES}/{TEMPORARY_PREFIX}abc").write_bytes(b"left")
+    left, begun = (f"{INSTANCES}/{TEMPORARY_PREFIX}{name}" for name in ("killed", "at_work"))
+    for name in (left, begun):
+        (run / name).write_bytes(b"left")
+    os.utime(run / left, (0, time.time() - 25 * 3600))
     before = files_below(run)
     listed = {name for objects in artefacts.garbage(str(run)).values() for name, _ in objects}
+    listed.add(left)
     assert len(listed) == 4
 
     assert main(["gc", str(run)]) == 0
     assert files_below(run) == before
-    assert "4 objects would be removed with --delete" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "temporary files of killed writers: 1, 4 bytes" in said
+    assert "1 begun less than 24 hours ago stay; --leftover_hours 0 takes them too" in said
+    assert "4 objects would be removed with --delete" in said
 
     assert main(["gc", str(run), "--delete"]) == 0
     assert files_below(run) == before - listed
     assert "4 objects removed" in capsys.readouterr().out
     assert faults(run) == []
     assert artefacts.garbage(str(run)) == {}
+
+    assert main(["gc", str(run), "--delete", "--leftover_hours", "0"]) == 0
+    assert files_below(run) == before - listed - {begun}
 
 
 def test_gc_refuses_a_folder_that_is_no_run(tmp_path: Path) -> None:
