@@ -18,12 +18,16 @@ from tests.trainer.wordpiece import ENTRIES, make_source
 from trainer import config as trainer_config
 from trainer.__main__ import main
 from trainer.checkpoint import latest, load_model
-from trainer.config import EvaluationConfig, TrainerConfig, TrainingConfig
+from trainer.config import TrainerConfig
 from trainer.convert import TokenizerSource, export_folder
-from trainer.model_config import OptimizerConfig, ScheduleConfig
 from trainer.models.encoder_model import EncoderForPreTraining, EncoderModel
-from trainer.pretrain import Worker, pretrain
+from trainer.optimizer_config import OptimizerConfig
+from trainer.pretrain import pretrain
+from trainer.ranks import Worker
+from trainer.run_plan import open_sources
+from trainer.schedule_config import ScheduleConfig
 from trainer.start_from import load_start
+from trainer.training_config import EvaluationConfig, TrainingConfig
 from trainer.training_run import training_generation, training_manifest
 
 
@@ -148,7 +152,7 @@ def test_a_run_trains_on_from_the_checkpoint_and_is_named_after_its_bytes(tmp_pa
     instances = instance_set(Path(settings.root), "full_sentences")
     generation = training_generation(settings, instances)
     worker = Worker(rank=0, world_size=1, device=torch.device("cpu"), group=None)
-    pretrain(settings, generation, instances, worker)
+    pretrain(settings, generation, open_sources(settings, instances), worker)
     ref, _ = latest(generation)
     assert ref is not None
     trained = load_model(generation, ref)
