@@ -232,7 +232,7 @@ def require_same_identity(
     generation: Generation, made_with: Mapping[str, Any], wanted: Mapping[str, Any], command: str
 ) -> None:
     """Refuse an upstream generation that was made with other identity fields than the config's."""
-    differing = _differences(made_with, wanted, "")
+    differing = differences(made_with, wanted)
     if differing:
         raise InputError(
             f"{generation.root}/{generation.prefix}: made with other settings than the config "
@@ -240,14 +240,15 @@ def require_same_identity(
         )
 
 
-def _differences(made_with: Any, wanted: Any, key: str) -> Sequence[str]:
+def differences(made_with: Any, wanted: Any, key: str = "") -> Sequence[str]:
+    """Return "key: VALUE there, VALUE here" for each field in which two identities differ."""
     if isinstance(made_with, Mapping) and isinstance(wanted, Mapping):
         found: list[str] = []
         for name in sorted({*made_with, *wanted}):
             inner = f"{key}.{name}" if key else name
-            found.extend(_differences(made_with.get(name), wanted.get(name), inner))
+            found.extend(differences(made_with.get(name), wanted.get(name), inner))
         return found
     if isinstance(made_with, list) and isinstance(wanted, list) and len(made_with) == len(wanted):
         pairs = enumerate(zip(made_with, wanted, strict=True))
-        return [one for at, pair in pairs for one in _differences(*pair, f"{key}.{at}")]
+        return [one for at, pair in pairs for one in differences(*pair, f"{key}.{at}")]
     return [] if made_with == wanted else [f"{key}: {made_with!r} there, {wanted!r} here"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.config import InstancesConfig, MaskingConfig, PipelineConfig
 from pipeline.contract import LABEL_COUNTS, ShardEntry, shard_schema
-from pipeline.data_card import LENGTH_BUCKETS, Counts, add_up, mask_counts
+from pipeline.data_card import LENGTH_BUCKETS, Counts, add_up, count_flagged, mask_counts
 from pipeline.document_encoding import EncodingVocabulary, has_word_starts
 from pipeline.instance_rows import InstanceRows
 from pipeline.instances import EncodedDocuments, InstancePlan, plan_instances, write_instances
@@ -155,17 +155,16 @@ def plan_block(
     lengths = plan.lengths()
     # The last bucket holds max_seq_length itself.
     buckets = np.minimum(lengths * LENGTH_BUCKETS // max_seq_length, LENGTH_BUCKETS - 1)
-    times = np.bincount(documents.ids, minlength=len(vocabulary.entries))
     counts: Counts = {
         **dataclasses.asdict(plan.counts),
         "instances": plan.instances,
         "tokens": int(lengths.sum()),
-        "unknown_tokens": int(times[vocabulary.special_ids["[UNK]"]]),
+        "unknown_tokens": int(np.count_nonzero(documents.ids == vocabulary.special_ids["[UNK]"])),
         "length_histogram": np.bincount(buckets, minlength=LENGTH_BUCKETS).tolist(),
     }
     if documents.word_starts is None:
         # No segmenter says which of them make a word.
-        counts["ideograph_tokens"] = int(times[vocabulary.is_ideograph].sum())
+        counts["ideograph_tokens"] = count_flagged(documents.ids, vocabulary.is_ideograph)
     if plan.pair_labels is not None:
         ones = int(np.count_nonzero(plan.pair_labels))
         zero_name, one_name = LABEL_COUNTS[config.objective]

@@ -115,9 +115,11 @@ def pretrain(settings: TrainerConfig) -> None:
     from trainer.training_run import (
         open_instances,
         start_report,
+        training_facts,
         training_generation,
         training_manifest,
     )
+    from trainer.unfinished import begin, refuse_changed
 
     instances = open_instances(settings)
     instances.shards("train"), instances.shards("held_out")  # refused now, not after the training
@@ -125,6 +127,10 @@ def pretrain(settings: TrainerConfig) -> None:
     with Stage(generation) as stage:
         if stage.manifest is not None:
             return
+        facts = training_facts(settings, instances)
+        if not settings.training.beside_unfinished:
+            refuse_changed(generation, facts)
+        begin(generation, facts)
         start = start_report(settings, instances)
         if start is not None:
             Console(stderr=True, soft_wrap=True, highlight=False).print(

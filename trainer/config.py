@@ -172,11 +172,8 @@ def training_identity(config: TrainerConfig) -> dict[str, Any]:
         name: identity_fields(getattr(config, name))
         for name in ("model", "optimizer", "schedule", "training", "divergence", "evaluation")
     }
-    # Resolved, so that one phase written out is the same training as none.
-    for name in ("max_seq_length", "batch_size"):
-        del identity["training"][name]
-    del identity["optimizer"]["learning_rate"]
-    identity["phases"] = [identity_fields(phase) for phase in config.resolved_phases]
+    identity["training"]["max_seq_length"] = 0 if config.phases else config.trained_length
+    identity["phases"] = [identity_fields(phase) for phase in config.phases]
     # Static masks lie in the shards, whose fingerprint covers them.
     if config.masking.mode == "dynamic":
         identity["masking"] = identity_fields(config.masking)

@@ -7,8 +7,8 @@ row. Only the shard a border falls into is shared between two lanes, and of it o
 batch at the border is wanted by both; a rank reads it once for all its lanes. So R ranks share at
 most R - 1 shards in an epoch, and read at most R - 1 record batches twice.
 
-Inside a lane. The record batches of a shard are permuted, and rows shuffled within windows of
-some record batches. A lane's first window is shorter by a share of its own, so that lanes do not
+Inside a lane. Its record batches, of all its shards, are permuted, and rows shuffled within
+windows of some record batches. A lane's first window is shorter by a share of its own, so that lanes do not
 all open a window at once.
 
 Steps. Unit u of the epoch is the turn of the lane whose place in `spread` is u mod L; a row is
@@ -119,7 +119,7 @@ class EpochOrder:
     starts: NDArray[np.int64]
     """[R + 1], the unit each begins with."""
     priority: NDArray[np.int64]
-    """[R], by which a lane reads the record batches of a shard."""
+    """[R], a permutation, by which a lane reads its record batches."""
     spread: NDArray[np.int64]
     """[L], a lane's place among the lanes when their turns come."""
     borders: NDArray[np.int64]
@@ -191,10 +191,7 @@ class EpochOrder:
                 units[at] = self._units_between(int(batch[at]), int(start[at]), int(end[at]))
         kept = start < end
         batch, start, end, units = (one[kept] for one in (batch, start, end, units))
-        # Whole shards stay together, so that few are open at a time.
-        shard = self.table.shard[batch]
-        run = np.cumsum(np.diff(shard, prepend=shard[:1]) != 0)
-        order = np.lexsort((self.priority[batch], run))
+        order = np.argsort(self.priority[batch])
         window = self.window_batches
         shortened = int(self.spread[lane]) * window // self.spread.size
         edges = np.arange(0, batch.size + shortened + window, window) - shortened

@@ -93,7 +93,8 @@ class Recorder:
         self._generation = fence.generation
         self._fence = fence
         self._saver = BackgroundSaver(fence, keep=config.training.keep_checkpoints)
-        self._journal = Journal(fence, progress.step)
+        rollbacks = [one.to_json() for one in progress.rollbacks]
+        self._journal = Journal(fence, progress.step, rollbacks)
         self._metrics = metrics
         self._pair_objective = _PAIR_OBJECTIVES.get(config.instances.objective, "")
         self._window = Window()

@@ -44,14 +44,18 @@ def open_instances(config: TrainerConfig) -> InstanceSet:
 
 def training_generation(config: TrainerConfig, instances: InstanceSet) -> Generation:
     """Return the generation of this config over these instances, and those it mixes in."""
-    name = fingerprint(
-        "training",
-        identity=full_identity(config, instances),
-        inputs={"instances": instances.generation.fingerprint, **start_identity(config)},
+    facts = training_facts(config, instances)
+    return Generation(config.root, "training", fingerprint("training", **facts))
+
+
+def training_facts(config: TrainerConfig, instances: InstanceSet) -> dict[str, Any]:
+    """Return all that the fingerprint of a training is of: identity, inputs, versions."""
+    return {
+        "identity": full_identity(config, instances),
+        "inputs": {"instances": instances.generation.fingerprint, **start_identity(config)},
         # The local part ("+cpu") tells builds of one release apart, which resume each other.
-        versions={"torch": torch.__version__.split("+")[0]},
-    )
-    return Generation(config.root, "training", name)
+        "versions": {"torch": torch.__version__.split("+")[0]},
+    }
 
 
 def full_identity(config: TrainerConfig, instances: InstanceSet) -> dict[str, Any]:

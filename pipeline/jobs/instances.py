@@ -84,21 +84,10 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         if stage.manifest is not None:
             return stage.manifest
         plan = Plan(generation, texts, words, config)
-        units = [
-            {
-                "marker": f"build/{number:06d}",
-                "partition": number,
-                "name": file["object"]["name"].removesuffix(".arrow"),
-                "split": file["split"],
-                "object": file["object"],
-                "bytes": file["text_bytes"],
-            }
-            for number, file in enumerate(texts_manifest["files"])
-        ]
         built = run_units(
             stage,
             partial(build_unit, plan),
-            units,
+            units_of(texts_manifest),
             description="instances: encode and pair",
             workers=config.cluster.workers,
         )
@@ -133,6 +122,21 @@ def run(config: PipelineConfig) -> dict[str, Any]:
                 "word_starts": has_word_starts(config.documents.sources),
             }
         )
+
+
+def units_of(documents: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the stage's units, one a partition, from the manifest of documents."""
+    return [
+        {
+            "marker": f"build/{number:06d}",
+            "partition": number,
+            "name": file["object"]["name"].removesuffix(".arrow"),
+            "split": file["split"],
+            "object": file["object"],
+            "bytes": file["text_bytes"],
+        }
+        for number, file in enumerate(documents["files"])
+    ]
 
 
 def set_entry(

@@ -82,7 +82,7 @@ class SelfAttention(nn.Module):
         if by is not None:
             qkv_T3ND = rotate(qkv_T3ND, by)
         dropout = self.attention_dropout if self.training else 0.0
-        context_TH = attention(qkv_T3ND, layout, dropout, reach).view(tokens, hidden)
+        context_TH = attention(qkv_T3ND, layout, dropout, reach).reshape(tokens, hidden)
         output_TH = self.output(context_TH)
         output_TH = dropout_add(output_TH, hidden_TH, self.hidden_dropout, self.training)
         return output_TH if self.pre_norm or self.layer_norm is None else self.layer_norm(output_TH)
