@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer, BertForPreTraining
+from transformers import AutoModel, AutoTokenizer, BertForPreTraining
 
 from tests.integration.conftest import TrainedRun
 from tests.integration.product import run
@@ -87,6 +87,32 @@ def test_auto_tokenizer_encodes_pairs_as_the_shards_hold_them(
     first = ids.index(sep_id) + 1
     assert encoded["token_type_ids"] == [0] * first + [1] * (len(ids) - first)
     assert tokenizer.decode(ids[1 : first - 1]) == "return the value."
+
+
+def test_the_model_card_lists_the_heads_of_each_class(exported: Path) -> None:
+    card = (exported / "README.md").read_text()
+    assert "| `BertForPreTraining` | masked language model, pairs (0: B follows A, " in card
+    assert "| `BertForMaskedLM` | masked language model |" in card
+    assert "| `BertModel` | pooler |" in card
+
+
+def test_an_onnx_file_lies_beside_the_export_when_asked_for(
+    trained: TrainedRun, config: str
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    root = ("--config", config, "--root", str(trained.root))
+    run("trainer", "export", *root, "--export.onnx", "last_hidden_state").require_success()
+    folder = current(trained.root, "export") / "huggingface"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    texts = ["Return the value.", "It is a list of names, and a file."]
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        expected = AutoModel.from_pretrained(folder).eval()(**inputs).last_hidden_state
+    session = onnxruntime.InferenceSession(folder / "onnx" / "model.onnx")
+    arrays = {name: value.numpy() for name, value in inputs.items()}
+    (found,) = session.run(None, arrays)
+    real = arrays["attention_mask"] == 1
+    np.testing.assert_allclose(found[real], expected.numpy()[real], rtol=0, atol=1e-4)
 
 
 def test_the_report_and_the_summary_tell_of_the_run(trained: TrainedRun) -> None:
