@@ -13,7 +13,8 @@ from transformers import AutoModel, AutoTokenizer, BertForPreTraining
 from tests.integration.conftest import TrainedRun
 from tests.integration.product import run
 from tests.integration.run_folder import current, manifest
-from trainer.batch import Batch, to_tensors
+from tests.trainer.padded_batches import pad
+from trainer.batch import to_tensors
 from trainer.loader import evaluation_batches
 from trainer.training_run import trained_model
 
@@ -23,22 +24,6 @@ pytestmark = pytest.mark.ray
 @pytest.fixture(scope="module")
 def exported(trained: TrainedRun) -> Path:
     return current(trained.root, "export") / "huggingface"
-
-
-def padded(batch: Batch) -> dict[str, torch.Tensor]:
-    """A flat batch as the padded one that transformers takes."""
-    lengths = np.diff(batch.cu_seqlens)
-    mask = np.arange(lengths.max()) < lengths[:, None]
-    input_ids = np.zeros(mask.shape, dtype=np.int64)
-    token_type_ids = np.zeros(mask.shape, dtype=np.int64)
-    input_ids[mask] = batch.input_ids
-    token_type_ids[mask] = batch.token_type_ids
-    arrays = {
-        "input_ids": input_ids,
-        "token_type_ids": token_type_ids,
-        "attention_mask": mask.astype(np.int64),
-    }
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def test_transformers_gives_the_same_logits_and_the_same_held_out_loss(
@@ -55,7 +40,7 @@ def test_transformers_gives_the_same_logits_and_the_same_held_out_loss(
         world_size=1,
         batch_size=64,
     ):
-        inputs = padded(batch)
+        inputs = pad(batch).inputs()
         with torch.inference_mode():
             expected = theirs(**inputs)
             found = ours(to_tensors(batch, torch.device("cpu")))
