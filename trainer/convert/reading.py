@@ -9,10 +9,11 @@ from typing import Any
 from torch import Tensor
 
 from pipeline.errors import InputError
+from pipeline.vocabulary import read_vocab
 from trainer.convert.config_json import ConfigJson
 from trainer.convert.families import family_of_checkpoint
 from trainer.convert.names import Heads, plain_names, to_ours
-from trainer.convert.weights_file import CONFIG, parse_weights, read_checkpoint
+from trainer.convert.weights_file import CONFIG, VOCABULARY, parse_weights, read_checkpoint
 from trainer.model_config import ModelConfig
 from trainer.models.encoder_model import EncoderForPreTraining, EncoderModel, PairHead
 
@@ -60,18 +61,26 @@ def import_folder(path: str) -> ImportedFolder:
     taken) and vocab.txt. Weights of half precision become float32, which holds them exactly.
 
     Raises InputError, naming the file, where one is missing, cut short or damaged; for a model
-    that is not BERT, RoBERTa, ALBERT or ModernBERT or has a setting that our encoder has not; and
+    that is not BERT, RoBERTa, ALBERT or ModernBERT or has a setting that our encoder has not;
     for missing or unexpected tensors, or tensors of other shapes than config.json says.
     """
     files = read_checkpoint(path)
     tensors = parse_weights(files.weights, files.uri)
-    config_uri = f"{files.uri.rpartition('/')[0]}/{CONFIG}"
+    folder = files.uri.rpartition("/")[0]
+    config_uri = f"{folder}/{CONFIG}"
     try:
         model = import_state_dict(tensors, files.config, config_uri)
     except InputError as error:
         raise InputError(
             str(error) if config_uri in str(error) else f"{files.uri}: {error}"
         ) from None
+    if files.vocab_txt is not None:
+        entries = len(read_vocab(files.vocab_txt, f"{folder}/{VOCABULARY}"))
+        if entries > model.vocab_size:
+            raise InputError(
+                f"{folder}/{VOCABULARY}: has {entries} entries, the embeddings have "
+                f"{model.vocab_size} rows: it belongs to another model"
+            )
     return ImportedFolder(
         uri=files.uri,
         model=replace(model, state={name: tensor.float() for name, tensor in model.state.items()}),
