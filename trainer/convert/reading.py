@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor
 
 from pipeline.errors import InputError
-from pipeline.vocabulary import read_vocab
 from trainer.convert.config_json import ConfigJson
 from trainer.convert.families import family_of_checkpoint
 from trainer.convert.names import Heads, plain_names, to_ours
@@ -75,7 +74,8 @@ def import_folder(path: str) -> ImportedFolder:
             str(error) if config_uri in str(error) else f"{files.uri}: {error}"
         ) from None
     if files.vocab_txt is not None:
-        entries = len(read_vocab(files.vocab_txt, f"{folder}/{VOCABULARY}"))
+        # Only line feeds end an entry; the last one may have none.
+        entries = len(files.vocab_txt.removesuffix(b"\n").split(b"\n"))
         if entries > model.vocab_size:
             raise InputError(
                 f"{folder}/{VOCABULARY}: has {entries} entries, the embeddings have "

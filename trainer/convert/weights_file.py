@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,8 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 # A safetensors file: the header's length as uint64, the header as JSON, the tensors' bytes.
 _LENGTH_BYTES = 8
+# Of torch's errors that advise to read the file with its code; that is not what to do.
+_ADVICE = "weights_only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +107,12 @@ def parse_weights(data: bytes, uri: str) -> dict[str, Tensor]:
             raise InputError(f"{uri}: {len(data)} bytes: damaged: {error}") from None
     try:
         loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:
+        # torch's reader runs a pickle's opcodes on whatever it holds: damage raises anything.
+        reason = "" if _ADVICE in str(error) else f" ({type(error).__name__}: {error})"
         raise InputError(
-            f"{uri}: {len(data)} bytes: cut short, or not a file of tensors only ({reason})"
+            f"{uri}: {len(data)} bytes: cut short, not a PyTorch file, or with more than tensors "
+            f"in it{reason.splitlines()[0] if reason else ''}"
         ) from None
     if not isinstance(loaded, dict) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in loaded.items()
