@@ -153,6 +153,9 @@ def test_config_json_that_disagrees_with_the_tensors_is_refused(
         ({"hidden_size": "32"}, r'hidden_size = "32": must be a whole number'),
         ({"layer_norm_eps": "small"}, r'layer_norm_eps = "small": must be a number'),
         ({"num_attention_heads": 5}, r"model\.hidden_size = 32: must be a multiple of .* = 5"),
+        ({"vocab_size": -3}, r"vocab_size = -3: must be at least 1"),
+        ({"architectures": 5}, r"architectures = 5: must be a list of names"),
+        ({"architectures": [{}]}, r"architectures = \[\{\}\]: must be a list of names"),
         ({"pad_token_id": 99}, r"pad_token_id = 99: must be an id of the vocabulary, \[0, 99\)"),
     ],
     ids=str,
@@ -164,10 +167,37 @@ def test_settings_that_our_encoder_has_not_are_refused_by_key_and_value(
         import_state_dict(export_state_dict(make_model()), CONFIG | changed)
 
 
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        ([1], "must be a table with a table full_attention"),
+        ({"full_attention": 5}, "must be a table with a table full_attention"),
+        ({"full_attention": {"rope_theta": "x"}}, r"full_attention\.rope_theta must be a number"),
+    ],
+    ids=str,
+)
+def test_malformed_rotary_settings_are_refused_by_key(value: Any, remedy: str) -> None:
+    case = next(case for case in CASES if case.name == "modern")
+    twin = case.twin()
+    config = {**case.config_json(twin), "rope_parameters": value}
+    with pytest.raises(InputError, match=rf"rope_parameters = .*: {remedy}"):
+        import_state_dict(twin.state_dict(), config)
+
+
 def test_a_checkpoint_of_another_architecture_is_refused_by_its_tensors_too() -> None:
     roberta = next(case for case in CASES if case.name == "roberta").twin()
     with pytest.raises(InputError, match=r"missing: bert\..*unexpected: .*roberta\."):
         import_state_dict(roberta.state_dict(), CONFIG)
+
+
+def test_a_pooler_beside_robertas_mlm_head_is_left_out() -> None:
+    # As the first released files have it; the class of today does not read it.
+    case = next(case for case in CASES if case.name == "roberta")
+    twin = case.twin()
+    tensors = {**twin.state_dict(), "roberta.pooler.dense.weight": torch.ones(32, 32)}
+    imported = import_state_dict(tensors, case.config_json(twin))
+    assert imported.class_name == "RobertaForMaskedLM"
+    assert not any(name.startswith("pooler") for name in imported.state)
 
 
 def test_albert_groups_that_no_sharing_makes_are_refused() -> None:

@@ -44,7 +44,7 @@ class Twin:
     tied: Mapping[str, str]
     """Copies that older files carry -> what they are tied to: they must be equal."""
     ignored: frozenset[str] = frozenset()
-    """Buffers that hold no weights and that some versions saved."""
+    """What some versions saved and the class does not read: buffers, and poolers without a use."""
 
     @property
     def names(self) -> set[str]:

@@ -110,6 +110,8 @@ def import_state_dict(
     model_config = family.refine_config(family.read_config(table), theirs, base)
     vocab_size = table.integer("vocab_size")
     pad_token_id = table.integer("pad_token_id", family.default_pad_token_id)
+    if vocab_size < 1:
+        raise table.error("vocab_size", "must be at least 1")
     if not 0 <= pad_token_id < vocab_size:
         raise table.error("pad_token_id", f"must be an id of the vocabulary, [0, {vocab_size})")
     twin = family.twin(model_config, heads, base)
@@ -131,6 +133,8 @@ def _class_name(table: ConfigJson, known: Mapping[str, Heads]) -> str | None:
     Another class of the same family, a classifier say, has tensors that are refused by name.
     """
     names = table.table.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise table.error("architectures", "must be a list of names of classes")
     return next((name for name in names if name in known), None)
 
 
