@@ -88,14 +88,6 @@ def test_verify_stats_and_inspect_know_both_sets(
         damaged.write_bytes(whole)
 
 
-def test_the_trainer_must_be_told_which_set_to_train_on(made: Path, config: str) -> None:
-    arguments = ("--config", config, "--root", str(made), *OBJECTIVE, *LENGTHS)
-    ended = run("trainer", "pretrain", *arguments)
-    assert ended.exit_code == 2
-    message = "training.max_seq_length = 0: must be one of instances.max_seq_length = [32, 64]"
-    assert message in ended.stderr
-
-
 def test_a_set_without_pairs_is_trained_exported_and_reported(
     made: Path, config: str, head: Head
 ) -> None:
