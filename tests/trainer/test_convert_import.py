@@ -315,6 +315,26 @@ def test_what_is_no_torch_file_is_refused_with_its_size(folder: Path, content: b
         import_folder(str(weights))
 
 
+def test_weights_split_into_files_are_read_by_their_index(folder: Path) -> None:
+    whole = import_folder(str(folder)).model.state
+    tensors = export_state_dict(make_model())
+    (folder / "model.safetensors").unlink()
+    places = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(tensors)}
+    for file in set(places.values()):
+        part = {name: tensors[name] for name in tensors if places[name] == file}
+        safetensors.torch.save_file(part, folder / file)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    state = import_folder(str(folder)).model.state
+    assert all(torch.equal(state[name], value) for name, value in whole.items())
+    (folder / "model-1.safetensors").unlink()
+    with pytest.raises(InputError, match=rf"{index}: names model-1\.safetensors, which is not"):
+        import_folder(str(folder))
+    index.write_text('{"weight_map": {}}')
+    with pytest.raises(InputError, match=rf"{index}: weight_map must be a table"):
+        import_folder(str(folder))
+
+
 def test_missing_and_broken_files_are_named(folder: Path) -> None:
     with pytest.raises(InputError, match=r"other: has no model\.safetensors and no pytorch_model"):
         import_folder(str(folder / "other"))

@@ -12,7 +12,7 @@ from pipeline.errors import InputError
 from trainer.convert.config_json import ConfigJson
 from trainer.convert.families import family_of_checkpoint
 from trainer.convert.names import Heads, plain_names, to_ours
-from trainer.convert.weights_file import CONFIG, VOCABULARY, parse_weights, read_checkpoint
+from trainer.convert.weights_file import CONFIG, VOCABULARY, parse_files, read_checkpoint
 from trainer.model_config import ModelConfig
 from trainer.models.encoder_model import EncoderForPreTraining, EncoderModel, PairHead
 
@@ -57,14 +57,15 @@ def import_folder(path: str) -> ImportedFolder:
     """Read a checkpoint of transformers: a folder, local or s3://, or a weights file in one.
 
     Read are config.json, model.safetensors (or pytorch_model.bin, of which tensors only are
-    taken) and vocab.txt. Weights of half precision become float32, which holds them exactly.
+    taken; whole or split, with an index) and vocab.txt. Weights of half precision become float32,
+    which holds them exactly.
 
     Raises InputError, naming the file, where one is missing, cut short or damaged; for a model
     that is not BERT, RoBERTa, ALBERT or ModernBERT or has a setting that our encoder has not;
     for missing or unexpected tensors, or tensors of other shapes than config.json says.
     """
     files = read_checkpoint(path)
-    tensors = parse_weights(files.weights, files.uri)
+    tensors = parse_files(files.weights)
     folder = files.uri.rpartition("/")[0]
     config_uri = f"{folder}/{CONFIG}"
     try:
