@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import json
 import sys
+import types
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -54,6 +55,8 @@ def rows(cls: type, docs: dict[str, str]) -> list[str]:
 
 def shown_type(kind: Any) -> str:
     """Return a type as a reader of TOML knows it."""
+    if get_origin(kind) is types.UnionType:
+        return " or ".join(shown_type(one) for one in get_args(kind) if one is not types.NoneType)
     if get_origin(kind) is Literal:
         return " or ".join(f'`"{value}"`' for value in get_args(kind))
     return {str: "string", int: "integer", float: "number", bool: "boolean"}.get(kind, "array")
