@@ -10,6 +10,7 @@ import pyarrow as pa
 import regex
 from numpy.typing import NDArray
 
+from pipeline.document_keys import hash_words
 from pipeline.encoding import WordPieceEncoder
 from pipeline.instances import EncodedDocuments
 from pipeline.masking import TokenClasses, token_classes
@@ -65,12 +66,12 @@ def encode_documents(
     encoded = vocabulary.encoder.encode(text)
     document_offsets = np.asarray(sentences.offsets).astype(np.int64)
     document_offsets -= document_offsets[0]
-    hashes = b"".join(table["document_hash"].to_pylist())
     documents = EncodedDocuments(
         ids=encoded.ids,
         sentence_offsets=encoded.offsets,
         document_offsets=document_offsets,
-        document_hashes=np.frombuffer(hashes, "<u8")[::2].copy(),
+        # The first half of each, as a little-endian word.
+        document_hashes=hash_words(table["document_hash"])[:, 0].byteswap(),
     )
     if not has_word_starts(sources):
         return documents

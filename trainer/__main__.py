@@ -112,6 +112,7 @@ def _load_fill_mask(path: str) -> FillMaskConfig:
 def pretrain(settings: TrainerConfig) -> None:
     """Train on the cluster, or find the training done."""
     from pipeline.stage import Stage
+    from trainer.first_masks import first_mask_warnings
     from trainer.training_run import (
         open_instances,
         start_report,
@@ -131,11 +132,14 @@ def pretrain(settings: TrainerConfig) -> None:
         if not settings.training.beside_unfinished:
             refuse_changed(generation, facts)
         begin(generation, facts)
+        console = Console(stderr=True, soft_wrap=True, highlight=False)
         start = start_report(settings, instances)
         if start is not None:
-            Console(stderr=True, soft_wrap=True, highlight=False).print(
+            console.print(
                 f"training: starts from {settings.training.start_from}: {start}", markup=False
             )
+        for warning in first_mask_warnings(instances, settings.masking, settings.seed):
+            console.print(f"warning: {warning}", markup=False)
         from trainer.cluster.launch import train
 
         train(settings, generation, instances)

@@ -58,7 +58,7 @@ class ModelConfig:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     architecture: Identity[Architecture] = "bert"
-    """The Hugging Face model that the export is: EncoderForPreTraining, RobertaForMaskedLM,
+    """The Hugging Face model that the export is: BertForPreTraining, RobertaForMaskedLM,
     AlbertForPreTraining or ModernBertForMaskedLM; a switch below that it does not have is refused.
     custom: any switches, and no export."""
     hidden_size: Identity[int] = 768

@@ -22,7 +22,7 @@ from pipeline.identity import (
     masking_identity,
     vocabulary_identity,
 )
-from pipeline.instance_checks import require_instances, warnings_of
+from pipeline.instance_checks import require_instances, require_split, warnings_of
 from pipeline.instance_shards import SetWriter, Shard
 from pipeline.jobs.cluster import run_units
 from pipeline.jobs.vocabulary import (
@@ -84,21 +84,10 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         if stage.manifest is not None:
             return stage.manifest
         plan = Plan(generation, texts, words, config)
-        units = [
-            {
-                "marker": f"build/{number:06d}",
-                "partition": number,
-                "name": file["object"]["name"].removesuffix(".arrow"),
-                "split": file["split"],
-                "object": file["object"],
-                "bytes": file["text_bytes"],
-            }
-            for number, file in enumerate(texts_manifest["files"])
-        ]
         built = run_units(
             stage,
             partial(build_unit, plan),
-            units,
+            units_of(texts_manifest),
             description="instances: encode and pair",
             workers=config.cluster.workers,
         )
@@ -106,11 +95,15 @@ def run(config: PipelineConfig) -> dict[str, Any]:
             set_entry(config, built, number)
             for number, _ in enumerate(config.instances.max_seq_lengths)
         ]
+        trained = [one["counts"]["train"] for one in sets]
+        for counts in trained:
+            require_instances(counts, config.instances.objective)
         console = Console(stderr=True, soft_wrap=True, highlight=False)
-        for one in sets:
-            require_instances(one["counts"]["train"], config.instances.objective)
-            for warning in warnings_of(config, one["counts"]["train"]):
-                console.print(f"warning: {warning}", markup=False)
+        # What is told of the documents is the same of every set.
+        for warning in dict.fromkeys(
+            one for counts in trained for one in warnings_of(config, counts)
+        ):
+            console.print(f"warning: {warning}", markup=False)
         tokenizer = {TOKENIZER_JSON: "tokenizer_json", VOCAB_TXT: "vocab_txt"}
         copies = {
             name: words.read(ObjectEntry(**words_manifest["objects"][name])) for name in tokenizer
@@ -125,6 +118,10 @@ def run(config: PipelineConfig) -> dict[str, Any]:
                 "objective": config.instances.objective,
                 "seed": config.seed,
                 "sets": sets,
+                "split_check": {
+                    "documents_checked": sum(facts["documents_checked"] for facts in built),
+                    "documents_shared": 0,
+                },
                 "special_ids": words_manifest["special_ids"],
                 "tokenizer": {
                     key: words_manifest["objects"][name] for name, key in tokenizer.items()
@@ -133,6 +130,21 @@ def run(config: PipelineConfig) -> dict[str, Any]:
                 "word_starts": has_word_starts(config.documents.sources),
             }
         )
+
+
+def units_of(documents: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the stage's units, one a partition, from the manifest of documents."""
+    return [
+        {
+            "marker": f"build/{number:06d}",
+            "partition": number,
+            "name": file["object"]["name"].removesuffix(".arrow"),
+            "split": file["split"],
+            "object": file["object"],
+            "bytes": file["text_bytes"],
+        }
+        for number, file in enumerate(documents["files"])
+    ]
 
 
 def set_entry(
@@ -205,7 +217,11 @@ def build_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
             created.extend(plan.generation.create(name, data) for name, data in objects.items())
             shards[number].append(entry.to_json())
 
-    for table in document_blocks(plan.documents, ObjectEntry(**unit["object"]), unit["bytes"]):
+    checked = 0
+    entry = ObjectEntry(**unit["object"])
+    where = f"{plan.documents.root}/{plan.documents.name(entry.name)}"
+    for table in document_blocks(plan.documents, entry, unit["bytes"]):
+        checked += require_split(table, unit["split"], config, where)
         documents = encode_documents(table, vocabulary, config.documents.sources)
         for number, writer in enumerate(writers):
             create(number, writer.add(documents))
@@ -215,6 +231,6 @@ def build_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         {"counts": writer.counts, "shards": entries}
         for writer, entries in zip(writers, shards, strict=True)
     ]
-    facts = {"sets": sets, "split": unit["split"]}
+    facts = {"documents_checked": checked, "sets": sets, "split": unit["split"]}
     plan.generation.complete(unit["marker"], {}, facts, created=created)
     return facts
