@@ -7,7 +7,6 @@ import dataclasses
 import inspect
 import json
 import sys
-import types
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
