@@ -151,6 +151,14 @@ def test_a_manifest_that_names_bytes_that_are_no_arrow_file_is_found(tmp_path: P
     assert "train-00000.arrow: not a valid Arrow file" in fault
 
 
+@pytest.mark.parametrize("damage", [b"", b"{}", None])
+def test_a_damaged_marker_is_found(run: Path, damage: bytes | None) -> None:
+    path = run / DOCUMENTS / "markers/merge/000001.json"
+    path.write_bytes(path.read_bytes().replace(b"merge", b"merg3") if damage is None else damage)
+    (fault,) = faults(run)
+    assert f"{DOCUMENTS}: {path}: not " in fault
+
+
 def test_a_generation_under_another_name_is_found(run: Path) -> None:
     (run / DOCUMENTS).rename(run / "documents" / ("e" * 20))
     (fault,) = faults(run / "documents" / ("e" * 20))
