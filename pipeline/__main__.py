@@ -15,7 +15,10 @@ from pipeline import artefacts, config, working_storage
 from pipeline.command_line import parse_config, run_command
 from pipeline.config import MaskingConfig, PipelineConfig, require
 from pipeline.contract import LABEL_MEANINGS, PAIR_LABELS
+from pipeline.decoding import decode_instances, spaced
 from pipeline.errors import InputError
+from pipeline.instance_set import InstanceSet
+from pipeline.stats import tables
 from pipeline.storage import open_storage
 
 USAGE = """\
@@ -124,45 +127,42 @@ def run_stages(command: str, settings: PipelineConfig) -> int:
 
 def inspect(arguments: InspectArguments) -> int:
     """Print a table of counts for every stage, then decoded instances."""
-    from pipeline.decoding import decode_instances, spaced
-    from pipeline.instance_set import InstanceSet
-
     for key in ("rows", "epoch"):
         value = getattr(arguments, key)
         require(value >= 0, f"--{key}", value, "must be >= 0")
     console = Console(highlight=False)
     for generation in artefacts.find(arguments.uri):
         manifest = generation.manifest() or {}  # refuses one that was changed
-        if "counts" not in manifest:  # training and export: the report tells of them
-            continue
-        table = Table("count", "value", title=f"{generation.stage} {generation.fingerprint}")
-        for name, value in _flattened(manifest["counts"]):
-            table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
-        console.print(table)
+        title = f"{generation.stage} {generation.fingerprint}"
+        if "counts" in manifest:  # training and export have none: the report tells of them
+            console.print(_counts_table(title, manifest["counts"]))
         if "held_out" in manifest:
             console.print(_card_table(manifest["held_out"]))
-        if generation.stage != "instances":
-            continue
-        instances = InstanceSet(generation, manifest)
-        for one in decode_instances(
-            instances, arguments.split, arguments.rows, arguments.masking, arguments.epoch
-        ):
-            lines = [f"instance {one.number}: {one.tokens} tokens"]
-            if one.label is not None:
-                objective = instances.objective
-                meaning = LABEL_MEANINGS[objective][one.label]
-                lines[0] += f", {PAIR_LABELS[objective]} {one.label} ({meaning})"
-            lines.append(f"  A: {spaced(one.first_segment)}")
-            if one.second_segment:
-                lines.append(f"  B: {spaced(one.second_segment)}")
-            console.print("\n".join(lines), markup=False)
+        if generation.stage == "instances":
+            for one in InstanceSet.all_of(generation, manifest):
+                about = f"{title}, {one.max_seq_length} tokens"
+                console.print(_counts_table(about, one.manifest["counts"]))
+                _print_decoded(console, one, arguments)
     return 0
+
+
+def _print_decoded(console: Console, instances: InstanceSet, arguments: InspectArguments) -> None:
+    for one in decode_instances(
+        instances, arguments.split, arguments.rows, arguments.masking, arguments.epoch
+    ):
+        lines = [f"instance {one.number}: {one.tokens} tokens"]
+        if one.label is not None:
+            objective = instances.objective
+            meaning = LABEL_MEANINGS[objective][one.label]
+            lines[0] += f", {PAIR_LABELS[objective]} {one.label} ({meaning})"
+        lines.append(f"  A: {spaced(one.first_segment)}")
+        if one.second_segment:
+            lines.append(f"  B: {spaced(one.second_segment)}")
+        console.print("\n".join(lines), markup=False)
 
 
 def stats(arguments: StatsArguments) -> int:
     """Print the data card of the instances at a URI as tables."""
-    from pipeline.stats import tables
-
     found = [one for one in artefacts.find(arguments.uri) if one.stage == "instances"]
     if not found:
         raise InputError(
@@ -171,10 +171,19 @@ def stats(arguments: StatsArguments) -> int:
         )
     console = Console(highlight=False)
     for generation in found:
-        console.print(f"instances {generation.fingerprint}", markup=False)
-        for table in tables(generation.manifest() or {}):
-            console.print(table)
+        for one in InstanceSet.all_of(generation, generation.manifest() or {}):
+            about = f"instances {generation.fingerprint}, {one.max_seq_length} tokens"
+            console.print(about, markup=False)
+            for table in tables(one.manifest):
+                console.print(table)
     return 0
+
+
+def _counts_table(title: str, counts: Mapping[str, Any]) -> Table:
+    table = Table("count", "value", title=title)
+    for name, value in _flattened(counts):
+        table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
+    return table
 
 
 def _card_table(card: Mapping[str, Any]) -> Table:

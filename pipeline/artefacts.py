@@ -198,11 +198,15 @@ def _vocabulary_faults(generation: Generation, manifest: Mapping[str, Any]) -> I
 
 
 def _instance_faults(generation: Generation, manifest: Mapping[str, Any]) -> Iterator[str]:
-    instances = InstanceSet(generation, manifest)
     yield from _object_faults(generation, {"objects": manifest["tokenizer"]})
-    for split, counts in manifest["counts"].items():
+    for instances in InstanceSet.all_of(generation, manifest):
+        yield from _set_faults(generation, instances)
+
+
+def _set_faults(generation: Generation, instances: InstanceSet) -> Iterator[str]:
+    for split, counts in instances.manifest["counts"].items():
         rows = tokens = 0
-        for shard in (one for one in manifest["shards"] if one["split"] == split):
+        for shard in (one for one in instances.manifest["shards"] if one["split"] == split):
             data, fault = _read(generation, shard["object"])
             lengths, other_fault = _read(generation, shard["lengths"])
             yield from filter(None, (fault, other_fault))
@@ -214,7 +218,10 @@ def _instance_faults(generation: Generation, manifest: Mapping[str, Any]) -> Ite
             tokens += shard["tokens"]
         stated = (counts.get("instances", 0), counts.get("tokens", 0))
         if (rows, tokens) != stated:
-            yield f"{split}: {rows} instances and {tokens} tokens in shards, not {stated}"
+            yield (
+                f"{split}: {rows} instances and {tokens} tokens in the shards of max_seq_length "
+                f"{instances.max_seq_length}, not {stated}"
+            )
 
 
 def garbage(root: str, *, unfinished: bool = False) -> dict[str, list[tuple[str, int]]]:

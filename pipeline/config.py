@@ -20,6 +20,7 @@ from pipeline.config_fields import STRICT, Identity, Operational, require
 from pipeline.documents_config import CleaningConfig, DocumentsConfig
 from pipeline.errors import ConfigError
 from pipeline.instances_config import InstancesConfig, MaskingConfig
+from pipeline.presets import lay_over_preset
 from pipeline.source_config import SourceConfig
 from pipeline.vocabulary_config import VocabularyConfig
 
@@ -44,8 +45,19 @@ __all__ = [
 
 T = TypeVar("T")
 
+_UNION_TYPES = ("int", "tuple[int, ...]")
+
 # Tables of the trainer's half; pipeline commands skip them, trainer commands read both halves.
-TRAINER_TABLES = ("model", "optimizer", "schedule", "training", "evaluation")
+TRAINER_TABLES = (
+    "model",
+    "optimizer",
+    "schedule",
+    "training",
+    "phases",
+    "divergence",
+    "evaluation",
+    "export",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +152,12 @@ def _jsonable(value: Any) -> Any:
 
 
 def read_toml(path: str) -> dict[str, Any]:
-    """Read a TOML file; raises ConfigError that names the file (and the line) otherwise."""
+    """Read a TOML file, laid over the preset it names.
+
+    Raises ConfigError that names the file (and the line) otherwise.
+    """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(
             f"--config {path}: cannot read it: {error.strerror}; name a run's TOML file"
@@ -150,6 +165,7 @@ def read_toml(path: str) -> dict[str, Any]:
     # A ValueError too: a number of more digits than Python turns into an integer.
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ConfigError(f"--config {path}: not valid TOML: {error}; correct the file") from None
+    return lay_over_preset(table, path, read_toml)
 
 
 def from_table(cls: type[T], table: Mapping[str, Any], origin: str) -> T:
@@ -162,7 +178,14 @@ def from_table(cls: type[T], table: Mapping[str, Any], origin: str) -> T:
         # By way of JSON: strict mode then takes arrays for tuples and 1 for 1.0, "1" for neither.
         return TypeAdapter(cls).validate_json(json.dumps(table), strict=True)
     except ValidationError as errors:
-        raise ConfigError("\n".join(_explain(error, origin) for error in errors.errors())) from None
+        found: dict[str, str] = {}
+        for error in errors.errors():
+            # A path names the type of a union that was tried as well; one value is told of once.
+            path = [str(part) for part in error["loc"] if part not in _UNION_TYPES]
+            key = ".".join(path)
+            message = _explain(error, key, origin)
+            found[key] = f"{found[key]}, or {error['msg']}" if key in found else message
+        raise ConfigError("\n".join(found.values())) from None
 
 
 def _refuse_extremes(value: Any, origin: str, key: str) -> None:
@@ -180,8 +203,7 @@ def _refuse_extremes(value: Any, origin: str, key: str) -> None:
         raise ConfigError(f"{origin}: {key} = {value}: a date or time; write a string or a number")
 
 
-def _explain(error: Any, origin: str) -> str:
-    key = ".".join(str(part) for part in error["loc"])
+def _explain(error: Any, key: str, origin: str) -> str:
     if error["type"] == "value_error":
         return f"{origin}: {error['ctx']['error']}"
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):

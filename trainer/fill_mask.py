@@ -9,8 +9,8 @@ import tokenizers
 import torch
 
 from pipeline.errors import InputError
-from trainer.batch import Batch, check_batch, to_tensors
-from trainer.models.bert import BertForPreTraining
+from trainer.batch import Batch
+from trainer.models.encoder_model import EncoderForPreTraining
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Prediction:
 
 
 def fill_mask(
-    model: BertForPreTraining, tokenizer: tokenizers.Tokenizer, text: str, top_k: int
+    model: EncoderForPreTraining, tokenizer: tokenizers.Tokenizer, text: str, top_k: int
 ) -> list[list[Prediction]]:
     """Return for each [MASK] of `text`, in order, its `top_k` likeliest tokens, likeliest first.
 
@@ -39,7 +39,7 @@ def fill_mask(
     positions = np.flatnonzero(input_ids == mask_id)
     if positions.size == 0:
         raise InputError(f"no [MASK] in {text!r}: write [MASK] where a token is to be guessed")
-    limit = model.config.max_position_embeddings
+    limit = model.max_seq_length
     if input_ids.size > limit:
         raise InputError(
             f"the text has {input_ids.size} tokens with [CLS] and [SEP]: "
@@ -53,16 +53,11 @@ def fill_mask(
         masked_lm_ids=input_ids[positions],
         pair_labels=None,
     )
-    check_batch(
-        batch,
-        vocab_size=model.vocab_size,
-        max_position_embeddings=limit,
-        type_vocab_size=model.config.type_vocab_size,
-    )
+    inputs = model.inputs(batch)
     was_training = model.training
     model.eval()
     with torch.inference_mode():
-        logits_MV = model(to_tensors(batch, model.decoder_weight.device)).masked_logits
+        logits_MV = model(inputs).masked_logits
         best = logits_MV.float().softmax(1).topk(top_k)
     model.train(was_training)
     return [

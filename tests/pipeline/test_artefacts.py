@@ -104,7 +104,7 @@ def test_an_exchanged_vocabulary_is_found(run: Path) -> None:
 def test_an_edited_manifest_is_found(run: Path, folder: str) -> None:
     path = run / folder / "manifest.json"
     manifest = json.loads(path.read_bytes())
-    manifest["counts"]["new"] = {}
+    manifest["new"] = {}
     path.write_bytes(canonical_json(manifest))
     (fault,) = faults(run)
     assert fault.startswith(f"{folder}: ") and f"{folder}/manifest.json: SHA-256" in fault

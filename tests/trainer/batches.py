@@ -8,7 +8,7 @@ import numpy as np
 
 from trainer.batch import Batch
 from trainer.model_config import ModelConfig
-from trainer.models.bert import BertForPreTraining
+from trainer.models.encoder_model import EncoderForPreTraining, PairHead
 
 VOCAB_SIZE = 99
 TINY = ModelConfig(
@@ -24,8 +24,10 @@ TINY = ModelConfig(
 MIXED_LENGTHS = (80, 7, 51, 1, 33)
 
 
-def make_model(config: ModelConfig = TINY, seed: int = 0) -> BertForPreTraining:
-    return BertForPreTraining(config, VOCAB_SIZE, 0, seed=seed)
+def make_model(
+    config: ModelConfig = TINY, seed: int = 0, pair_head: PairHead | None = "nsp"
+) -> EncoderForPreTraining:
+    return EncoderForPreTraining(config, VOCAB_SIZE, 0, pair_head=pair_head, seed=seed)
 
 
 def make_batch(

@@ -13,7 +13,7 @@ from trainer.batch import Batch, check_batch, to_tensors
 
 
 def check(batch: Batch) -> None:
-    check_batch(batch, vocab_size=99, max_position_embeddings=80, type_vocab_size=2)
+    check_batch(batch, vocab_size=99, max_seq_length=80, type_vocab_size=2)
 
 
 def with_value(name: str, index: int, value: int) -> Batch:
@@ -29,7 +29,7 @@ def test_a_sound_batch_passes() -> None:
 
 
 def test_sequence_over_the_position_table_is_refused_with_row_and_limit() -> None:
-    with pytest.raises(TrainingError, match=r"row 1 .* has 81 tokens: .*embeddings = 80"):
+    with pytest.raises(TrainingError, match=r"row 1 .* has 81 tokens: .* positions for 80"):
         check(make_batch([80, 81]))
 
 

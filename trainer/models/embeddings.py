@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from trainer.batch import TensorBatch
 from trainer.model_config import ModelConfig
+from trainer.models.dropout import dropout
 
 
 class Embeddings(nn.Module):
-    """Sum of token, learned absolute position and segment vectors (Devlin et al. 2019, 3)."""
+    """Sum of token, learned absolute position and segment vectors (Devlin et al. 2019, 3).
 
-    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+    With rotary positions, or without segments, that table is not there; with an embedding_size
+    the sum is brought to the encoder's width (Lan et al. 2020, 3.1).
+    """
+
+    position_embeddings: nn.Embedding | None
+    token_type_embeddings: nn.Embedding | None
+    projection: nn.Linear | None
+
+    def __init__(self, config: ModelConfig, vocab_size: int, pad_token_id: int) -> None:
         super().__init__()
-        hidden = config.hidden_size
-        self.word_embeddings = nn.Embedding(vocab_size, hidden)
-        self.position_embeddings = nn.Embedding(config.max_position_embeddings, hidden)
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, hidden)
-        self.layer_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
-        self.dropout = config.hidden_dropout_prob
+        width = config.embedding_width
+        self.word_embeddings = nn.Embedding(config.padded_vocab_size(vocab_size), width)
+        absolute = config.position_embedding_type == "absolute"
+        rows = config.max_position_embeddings
+        self.position_embeddings = nn.Embedding(rows, width) if absolute else None
+        types = config.type_vocab_size
+        self.token_type_embeddings = nn.Embedding(types, width) if types else None
+        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=config.bias)
+        projected = config.embedding_size > 0
+        self.projection = (
+            nn.Linear(width, config.hidden_size, bias=config.bias) if projected else None
+        )
+        self.first_position = config.first_position(pad_token_id)
+        self.dropout = config.embedding_dropout
 
     def forward(self, batch: TensorBatch) -> Tensor:
         """Return the embedded tokens, [T, H]."""
-        hidden_TH = (
-            self.word_embeddings(batch.input_ids)
-            + self.token_type_embeddings(batch.token_type_ids)
-            + self.position_embeddings(batch.layout.position_ids)
-        )
-        return functional.dropout(self.layer_norm(hidden_TH), self.dropout, self.training)
+        embedded_TE = self.word_embeddings(batch.input_ids)
+        if self.token_type_embeddings is not None:
+            embedded_TE = embedded_TE + self.token_type_embeddings(batch.token_type_ids)
+        if self.position_embeddings is not None:
+            rows = batch.layout.position_ids + self.first_position
+            embedded_TE = embedded_TE + self.position_embeddings(rows)
+        embedded_TE = dropout(self.layer_norm(embedded_TE), self.dropout, self.training)
+        return embedded_TE if self.projection is None else self.projection(embedded_TE)

@@ -15,7 +15,7 @@ class Pooler(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.bias)
 
     def forward(self, first_BH: Tensor) -> Tensor:
         """Return the pooled sequences, [B, H]."""
@@ -30,15 +30,19 @@ class MaskedLMHead(nn.Module):
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.decoder_bias = nn.Parameter(torch.empty(vocab_size))
+        width = config.embedding_width
+        self.dense = nn.Linear(config.hidden_size, width, bias=config.bias)
+        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=config.bias)
+        self.decoder_bias = nn.Parameter(torch.empty(config.padded_vocab_size(vocab_size)))
+        self.vocab_size = vocab_size
         self.activation = ACTIVATIONS[config.hidden_act]
 
     def forward(self, hidden_MH: Tensor) -> Tensor:
-        """Return what the decoder takes, [M, H]."""
+        """Return what the decoder takes, [M, E]."""
         return self.layer_norm(self.activation(self.dense(hidden_MH)))  # type: ignore[no-any-return]
 
-    def decode(self, transformed_MH: Tensor, word_embeddings_VH: Tensor) -> Tensor:
-        """Return the logits, [M, V]."""
-        return functional.linear(transformed_MH, word_embeddings_VH, self.decoder_bias)
+    def decode(self, transformed_ME: Tensor, word_embeddings_VE: Tensor) -> Tensor:
+        """Return the logits, [M, V], of the vocabulary without the rows that pad it."""
+        size = self.vocab_size
+        weight_VE, bias_V = word_embeddings_VE[:size], self.decoder_bias[:size]
+        return functional.linear(transformed_ME, weight_VE, bias_V)
