@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from pipeline import artefacts, config
+from pipeline import artefacts, config, working_storage
 from pipeline.command_line import parse_config, run_command
 from pipeline.config import MaskingConfig, PipelineConfig, require
 from pipeline.contract import LABEL_MEANINGS, PAIR_LABELS
@@ -116,6 +116,7 @@ def run_stages(command: str, settings: PipelineConfig) -> int:
         "vocabulary": vocabulary.run,
         "instances": instances.run,
     }
+    working_storage.prepare(settings.working_storage)
     open_storage(settings.root).prepare()
     with data_session(settings):
         for name, stage in stages.items():

@@ -20,6 +20,7 @@ from pipeline.config_fields import STRICT, Identity, Operational, require
 from pipeline.documents_config import CleaningConfig, DocumentsConfig
 from pipeline.errors import ConfigError
 from pipeline.instances_config import InstancesConfig, MaskingConfig
+from pipeline.presets import lay_over_preset
 from pipeline.source_config import SourceConfig
 from pipeline.vocabulary_config import VocabularyConfig
 
@@ -55,6 +56,7 @@ TRAINER_TABLES = (
     "phases",
     "divergence",
     "evaluation",
+    "export",
 )
 
 
@@ -100,6 +102,9 @@ class PipelineConfig:
 
     root: Operational[str] = "runs/default"
     """Directory or s3:// prefix that everything of the run lies under."""
+    working_storage: Operational[str] = ""
+    """Local directory (on every machine) for what a command needs only while it runs: objects that
+    a local Ray spills, files unpacked to be read; empty: the system's own for temporary files."""
     seed: Identity[int] = 0
     """Seed of every random choice."""
     ray_address: Operational[str] = ""
@@ -115,6 +120,12 @@ class PipelineConfig:
         remedy = "name a directory or s3://bucket/prefix"
         bucket = not self.root.startswith("s3:") or re.match(r"s3://[^/]+", self.root)
         require(bool(self.root and bucket and "\0" not in self.root), "root", self.root, remedy)
+        require(
+            "://" not in self.working_storage and "\0" not in self.working_storage,
+            "working_storage",
+            self.working_storage,
+            "name a local directory",
+        )
         require(0 <= self.seed < 1 << 63, "seed", self.seed, "must be in [0, 2**63)")
 
 
@@ -141,9 +152,12 @@ def _jsonable(value: Any) -> Any:
 
 
 def read_toml(path: str) -> dict[str, Any]:
-    """Read a TOML file; raises ConfigError that names the file (and the line) otherwise."""
+    """Read a TOML file, laid over the preset it names.
+
+    Raises ConfigError that names the file (and the line) otherwise.
+    """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(
             f"--config {path}: cannot read it: {error.strerror}; name a run's TOML file"
@@ -151,6 +165,7 @@ def read_toml(path: str) -> dict[str, Any]:
     # A ValueError too: a number of more digits than Python turns into an integer.
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ConfigError(f"--config {path}: not valid TOML: {error}; correct the file") from None
+    return lay_over_preset(table, path, read_toml)
 
 
 def from_table(cls: type[T], table: Mapping[str, Any], origin: str) -> T:

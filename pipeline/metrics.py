@@ -57,6 +57,11 @@ class TrainingMetrics:
             buckets=_STEP_BUCKETS,
             registry=self.registry,
         )
+        self.masked_share = Gauge(
+            "clozeline_training_masked_share",
+            "Masked tokens of all tokens of the last step, special ones included.",
+            registry=self.registry,
+        )
         self.phase = Gauge(
             "clozeline_training_phase",
             "Number of the phase, the first being 1.",

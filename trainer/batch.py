@@ -6,7 +6,7 @@ H hidden, V vocabulary, N attention heads, D head size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -45,6 +45,7 @@ class SequenceLayout:
     """[B + 1] int32, on the model's device."""
     position_ids: Tensor
     """[T] int64, place of each token in its sequence."""
+    _bands: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def max_length(self) -> int:
@@ -68,6 +69,49 @@ class SequenceLayout:
         """Return which cells of the [B, 1, 1, L] grid hold a token, bool."""
         grid = np.arange(self.max_length) < np.asarray(self.lengths)[:, None]
         return torch.from_numpy(grid).to(self.position_ids.device)[:, None, None, :]
+
+    def band_mask(self, reach: int, block: int) -> Tensor:
+        """Return which keys the queries of each block see, [blocks, 1, block, block + 2 reach].
+
+        Bool. Key k of block b is token b * block + k - reach. The places after the last token are
+        a sequence of their own, so that no row is empty.
+        """
+        if (reach, block) not in self._bands:
+            tokens = sum(self.lengths)
+            blocks = -(-tokens // block)
+            sequence = np.full(blocks * block + 2 * reach, -1)
+            sequence[reach : reach + tokens] = np.repeat(np.arange(len(self.lengths)), self.lengths)
+            keys = np.lib.stride_tricks.sliding_window_view(sequence, block + 2 * reach)[::block]
+            queries = sequence[reach : reach + blocks * block].reshape(blocks, block, 1)
+            offset = np.arange(block + 2 * reach) - np.arange(block)[:, None]  # k - q + reach
+            band = (offset >= 0) & (offset <= 2 * reach)
+            mask = torch.from_numpy((queries == keys[:, None]) & band)[:, None]
+            self._bands[reach, block] = mask.to(self.position_ids.device)
+        return self._bands[reach, block]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridLayout(SequenceLayout):
+    """A padded [B, L] grid, whose T = B L cells are all tokens; no number of it is on the host.
+
+    For tracing (ONNX), where B and L are not known yet. Padding is computed with and not attended
+    to.
+    """
+
+    attention_mask: Tensor
+    """[B, L] bool, true on tokens; each row must begin with one."""
+
+    @staticmethod
+    def of(attention_mask: Tensor) -> GridLayout:
+        """Return the layout of a grid, from its mask."""
+        rows, length = attention_mask.shape
+        places = torch.arange(length, device=attention_mask.device)
+        return GridLayout(
+            lengths=(),
+            cu_seqlens=torch.arange(rows + 1, device=attention_mask.device) * length,
+            position_ids=places.expand(rows, length).reshape(-1),
+            attention_mask=attention_mask,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from pipeline.config import (
 )
 from pipeline.contract import PAIR_LABELS
 from trainer.divergence_config import DivergenceConfig
+from trainer.export_config import ExportConfig
 from trainer.model_config import ModelConfig
 from trainer.optimizer_config import OptimizerConfig
 from trainer.phase_config import PhaseConfig, phase_ends
@@ -40,6 +41,7 @@ class TrainerConfig(PipelineConfig):
     """Parts of the training one after another; none: one, as [training] says."""
     divergence: Identity[DivergenceConfig] = DivergenceConfig()
     evaluation: Identity[EvaluationConfig] = EvaluationConfig()
+    export: Identity[ExportConfig] = ExportConfig()
 
     def __post_init__(self) -> None:
         PipelineConfig.__post_init__(self)
@@ -170,11 +172,8 @@ def training_identity(config: TrainerConfig) -> dict[str, Any]:
         name: identity_fields(getattr(config, name))
         for name in ("model", "optimizer", "schedule", "training", "divergence", "evaluation")
     }
-    # Resolved, so that one phase written out is the same training as none.
-    for name in ("max_seq_length", "batch_size"):
-        del identity["training"][name]
-    del identity["optimizer"]["learning_rate"]
-    identity["phases"] = [identity_fields(phase) for phase in config.resolved_phases]
+    identity["training"]["max_seq_length"] = 0 if config.phases else config.trained_length
+    identity["phases"] = [identity_fields(phase) for phase in config.phases]
     # Static masks lie in the shards, whose fingerprint covers them.
     if config.masking.mode == "dynamic":
         identity["masking"] = identity_fields(config.masking)

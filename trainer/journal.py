@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.commit import Generation
@@ -17,18 +18,27 @@ _NEEDED = {"train": "attempt", "evaluation": "mlm_loss_nats", "rollback": "from_
 
 
 class Journal:
-    """The records of a run so far; those after the step resumed from are dropped."""
+    """The records of a run so far; those after the step resumed from are dropped.
 
-    def __init__(self, fence: AttemptFence, step: int) -> None:
+    Of returns to a checkpoint only `rollbacks` stay, which the state resumed from has behind it.
+    """
+
+    def __init__(
+        self, fence: AttemptFence, step: int, rollbacks: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         generation = fence.generation
         self._fence = fence
         self._storage = generation.storage
         self._name = generation.name(METRICS_JSONL)
         self._lines: list[str] = []
-        self._last: tuple[Any, ...] | None = None
+        self._last: tuple[str, int] | None = None
         self._flushed = time.monotonic()
         for record in read_journal(generation):
-            if record["step"] <= step:
+            if record["kind"] == "rollback":
+                stays = any(one.items() <= record.items() for one in rollbacks)
+            else:
+                stays = record["step"] <= step
+            if stays:
                 self._add(record)
 
     def write(self, record: dict[str, Any]) -> None:
@@ -38,9 +48,9 @@ class Journal:
             self.flush()
 
     def _add(self, record: dict[str, Any]) -> None:
-        what = (record["kind"], record["step"], record.get("from_step"))
+        what = (record["kind"], record["step"])
         # A run killed between its last evaluation and its result evaluates once more.
-        if what == self._last:
+        if what == self._last and record["kind"] != "rollback":
             self._lines.pop()
         self._lines.append(json.dumps(record))
         self._last = what

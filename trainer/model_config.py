@@ -33,6 +33,8 @@ TWIN_SWITCHES: dict[Architecture, dict[str, tuple[object, ...]]] = {
         "parameter_sharing": ("none",),
         "position_offset": ("after_pad_token_id",),
         "pooler": (False,),
+        # RobertaForMaskedLM's head is exact GELU whatever its config says.
+        "hidden_act": ("gelu",),
     },
     "albert": {**_POST_NORM, "position_offset": ("none",)},
     "modern": {
@@ -56,7 +58,7 @@ class ModelConfig:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     architecture: Identity[Architecture] = "bert"
-    """The Hugging Face model that the export is: EncoderForPreTraining, RobertaForMaskedLM,
+    """The Hugging Face model that the export is: BertForPreTraining, RobertaForMaskedLM,
     AlbertForPreTraining or ModernBertForMaskedLM; a switch below that it does not have is refused.
     custom: any switches, and no export."""
     hidden_size: Identity[int] = 768

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pipeline.errors import TrainingError
 from trainer.lamb import Lamb
-from trainer.models.attention import SelfAttention
+from trainer.models.self_attention import SelfAttention
 from trainer.optimizer_config import OptimizerConfig
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")

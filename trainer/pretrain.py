@@ -133,6 +133,9 @@ def _attempt(run: Run, failed: Failure | None) -> Failure | None:
     """
     config, worker = run.config, run.worker
     model = initial_model(config, run.sources[-1][0].instances).to(worker.device)
+    model.encoder.activation_checkpointing = config.training.activation_checkpointing
+    if config.training.compile:
+        model.encoder.compile_blocks()
     optimizer = make_optimizer(model, config.optimizer)
     fence, progress = _restore(run, model, optimizer, failed)
     with ExitStack() as stack:

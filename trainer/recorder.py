@@ -63,6 +63,7 @@ class Window:
         pairs = {} if self.pair_loss is None else {"pair_loss": self.pair_loss / self.steps}
         return {
             "data_wait_seconds": self.data_wait_seconds / self.steps,
+            "masked_share": self.masked_tokens / self.tokens,
             "mlm_accuracy": self.mlm_correct / self.masked_tokens,
             "mlm_loss": self.mlm_loss / self.steps,
             "step_seconds": seconds / self.steps,
@@ -93,7 +94,8 @@ class Recorder:
         self._generation = fence.generation
         self._fence = fence
         self._saver = BackgroundSaver(fence, keep=config.training.keep_checkpoints)
-        self._journal = Journal(fence, progress.step)
+        rollbacks = [one.to_json() for one in progress.rollbacks]
+        self._journal = Journal(fence, progress.step, rollbacks)
         self._metrics = metrics
         self._pair_objective = _PAIR_OBJECTIVES.get(config.instances.objective, "")
         self._window = Window()
@@ -139,6 +141,7 @@ class Recorder:
         metrics.sequences.inc(result.sequences)
         metrics.step_seconds.observe(seconds)
         metrics.data_wait_seconds.inc(wait_seconds)
+        metrics.masked_share.set(result.masked_tokens / result.tokens)
         metrics.phase.set(phase)
         if progress.step % self._config.training.log_steps and not is_last:
             return

@@ -211,6 +211,7 @@ def _losses(
             model.decoder_weight,
             model.masked_lm_head.decoder_bias,
             as_tensor(batch.masked_lm_ids, device),
+            model.vocab_size,
         )
     if pair_logits_B2 is None:
         return mlm, mlm_correct, mlm.new_zeros(()), mlm_correct.new_zeros(())

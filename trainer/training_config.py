@@ -34,6 +34,11 @@ class TrainingConfig:
     """Parts an epoch is divided over; the most workers a run can ever have."""
     window_batches: Identity[int] = 8
     """Record batches of a lane that are shuffled together."""
+    start_from: Operational[str] = ""
+    """Checkpoint of transformers to start the weights from, a folder every worker can read or
+    s3://; empty: random weights. [model] must be its architecture, and the vocabulary must begin
+    with its entries (`python -m trainer import` prints both). Its checksum is in the
+    fingerprint."""
     precision: Identity[Literal["fp32", "bf16"]] = "fp32"
     """Arithmetic of the forward pass; weights and updates are always float32. bf16 is for GPUs and
     CPUs with AVX-512 or AMX: on others it is many times slower."""

@@ -22,6 +22,7 @@ from pipeline.errors import ClozelineError
 from pipeline.progress import progress
 from pipeline.ray_session import ray_session
 from pipeline.stage import Stage
+from pipeline.storage import storage_retries
 
 
 @contextmanager
@@ -32,6 +33,7 @@ def data_session(config: PipelineConfig) -> Iterator[None]:
         config.ray_address,
         cpus=config.cluster.workers,
         object_store_bytes=config.cluster.object_store_bytes,
+        working_storage=config.working_storage,
     ):
         # A failure is told once, by us: Ray Data logs every task's traceback as well.
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
@@ -71,7 +73,9 @@ def run_units(
 
     def call(row: dict[str, Any]) -> dict[str, Any]:
         unit = json.loads(row["unit"])
+        retries = storage_retries()
         result = {"number": row["number"], "facts": "", "done_before": False, "error": b""}
+        result["storage_retries"] = 0
         try:
             found = generation.marker(unit["marker"])
             facts = work(unit) if found is None else found
@@ -80,7 +84,12 @@ def run_units(
             # note is what --debug shows.
             error.add_note(traceback.format_exc())
             return {**result, "error": pickle.dumps(error)}
-        return {**result, "facts": json.dumps(facts), "done_before": found is not None}
+        return {
+            **result,
+            "facts": json.dumps(facts),
+            "done_before": found is not None,
+            "storage_retries": storage_retries() - retries,
+        }
 
     data = ray.data.from_items(rows, override_num_blocks=len(rows))
     # Without a limit Ray Data fills every CPU of the cluster.
@@ -93,6 +102,10 @@ def run_units(
                 raise pickle.loads(row["error"])
             number = row["number"]
             results[number] = json.loads(row["facts"])
-            stage.count_unit(units[number]["marker"], done_before=row["done_before"])
+            stage.count_unit(
+                units[number]["marker"],
+                done_before=row["done_before"],
+                storage_retries=row["storage_retries"],
+            )
             advance(weights[number] if total else 1)
     return results

@@ -46,6 +46,9 @@ class Storage(Protocol):
     def read(self, name: str) -> bytes:
         """Return the bytes of an object; StorageError if it does not exist."""
 
+    def view(self, name: str) -> memoryview:
+        """Return the bytes of an object, mapped where it is a local file: processes share them."""
+
     def read_range(self, name: str, offset: int, length: int) -> bytes:
         """Return `length` bytes from `offset`; fewer where the object ends before."""
 

@@ -63,6 +63,9 @@ class S3Storage:
         with self._explained("read", name):
             return read_object(self._connection, self.bucket, self._key(name))[0]
 
+    def view(self, name: str) -> memoryview:
+        return memoryview(self.read(name))
+
     def read_range(self, name: str, offset: int, length: int) -> bytes:
         if not length:
             return b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,10 +12,11 @@ import numpy as np
 import torch
 
 from pipeline.commit import Generation
-from pipeline.config import from_table
+from pipeline.config import MaskingConfig, from_table
 from pipeline.contract import ObjectEntry, Objective, shard_schema
 from pipeline.instance_rows import InstanceRows
 from pipeline.instance_set import InstanceSet
+from pipeline.masking import mask_tokens, token_classes
 from pipeline.normalization import TextRules
 from pipeline.shards import write_shard
 from pipeline.vocabulary import SPECIAL_TOKENS, build_tokenizer, vocab_txt
@@ -24,7 +26,10 @@ from trainer.pretrain import pretrain
 from trainer.ranks import Worker
 from trainer.run_plan import open_sources
 
-VOCABULARY = [*SPECIAL_TOKENS, *(f"word{number}" for number in range(40))]
+VOCABULARY = [
+    *SPECIAL_TOKENS,
+    *(f"##piece{number}" if number % 4 == 3 else f"word{number}" for number in range(40)),
+]
 CLS, SEP = (SPECIAL_TOKENS.index(one) for one in ("[CLS]", "[SEP]"))
 WORDS = range(len(SPECIAL_TOKENS), len(VOCABULARY))
 CPU = Worker(0, 1, torch.device("cpu"), None)
@@ -40,15 +45,16 @@ def make_rows(
 ) -> InstanceRows:
     """Rows of at most `length` tokens that a model can learn: a word follows its neighbour.
 
-    The rows `noise` are random words instead.
+    The rows `noise` are random words of the half of the vocabulary that no other row has.
     """
+    half = len(WORDS) // 2
     draw = np.random.default_rng(seed)
     ids, offsets, first_lengths = [], [0], []
     for row in range(count):
         size = int(draw.integers(length // 2, length + 1))
-        words = (int(draw.integers(len(WORDS))) + np.arange(size)) % len(WORDS) + WORDS.start
+        words = (int(draw.integers(half)) + np.arange(size)) % half + WORDS.start
         if row in noise:
-            words = draw.integers(WORDS.start, WORDS.stop, size)
+            words = draw.integers(WORDS.start + half, WORDS.stop, size)
         split = size // 2 if pairs else size - 1
         words[0], words[split], words[-1] = CLS, SEP, SEP
         ids.append(words)
@@ -62,27 +68,54 @@ def make_rows(
     )
 
 
+def masked(rows: InstanceRows, rules: MaskingConfig) -> InstanceRows:
+    """Rows with their masks, as the shards of static masking have them."""
+    found = mask_tokens(
+        rows.input_ids,
+        rows.offsets,
+        np.arange(rows.rows, dtype=np.uint64),
+        seed=0,
+        purpose="mask",
+        epoch=0,
+        repetition=0,
+        rules=rules,
+        classes=token_classes(VOCABULARY, range(len(SPECIAL_TOKENS))),
+    )
+    starts = np.repeat(rows.offsets[:-1], np.diff(found.row_offsets))
+    return dataclasses.replace(
+        rows,
+        input_ids=found.input_ids,
+        masked_positions=(found.positions - starts).astype(np.uint16),
+        masked_offsets=found.row_offsets,
+        masked_lm_ids=found.masked_lm_ids,
+    )
+
+
 def commit_sets(
     root: Path,
     sets: Mapping[int, Mapping[str, InstanceRows]],
     *,
     objective: Objective = "nsp",
     rows_per_batch: int = 8,
+    static_rules: MaskingConfig | None = None,
 ) -> InstanceSet:
     """Commit one generation with a set for each length, a shard for each split; return the first.
 
-    Reads as what `python -m pipeline run` with those lengths makes.
+    Reads as what `python -m pipeline run` with those lengths makes; with rules the masks are in it.
     """
     generation = Generation(str(root), "instances", "0123456789abcdef0123")
     schema = shard_schema(
-        vocab_size=len(VOCABULARY), objective=objective, word_starts=False, static_masking=False
+        vocab_size=len(VOCABULARY),
+        objective=objective,
+        word_starts=False,
+        static_masking=bool(static_rules),
     )
     entries: dict[int, list[dict[str, Any]]] = {}
     for length, splits in sets.items():
         first = 0
         for split, rows in splits.items():
             objects, entry = write_shard(
-                rows,
+                masked(rows, static_rules) if static_rules else rows,
                 schema,
                 name=f"shards/{length}/{split}",
                 split=split,
@@ -99,7 +132,7 @@ def commit_sets(
     generation.complete("tokenizer", copies, {})
     generation.commit(
         {
-            "masking": {"mode": "dynamic"},
+            "masking": {"mode": "static" if static_rules else "dynamic"},
             "objective": objective,
             "seed": 0,
             "sets": [{"max_seq_length": one, "shards": entries[one]} for one in sorted(sets)],

@@ -7,7 +7,7 @@ from torch import nn
 from tests.trainer.batches import make_model
 from tests.trainer.lamb_reference import PlainLamb
 from trainer.lamb import Lamb
-from trainer.models.attention import SelfAttention
+from trainer.models.self_attention import SelfAttention
 from trainer.optim import make_optimizer
 from trainer.optimizer_config import OptimizerConfig
 

@@ -1,16 +1,20 @@
-"""Self-attention inside the sequences of a flat batch, by the back end that fits the device."""
+"""Self-attention inside the sequences of a flat batch, by the back end that fits the device.
+
+A sliding window is given as its reach: position i attends to j of its sequence where
+|i - j| <= reach; None is the whole sequence.
+"""
 
 from __future__ import annotations
 
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
-from trainer.batch import SequenceLayout
-from trainer.model_config import ModelConfig
+from trainer.batch import GridLayout, SequenceLayout
+from trainer.models.attention_dropout import attention_with_dropout
 
 # On the CPU: loop over the sequences, or pad them again for one call? Forward and backward on one
 # core in ms, loop / padded: 64 rows of 115-128 tokens, 2 heads of 64: 51 / 52; 20-128: 30 / 47;
@@ -20,52 +24,20 @@ from trainer.model_config import ModelConfig
 _LOOP_MIN_LENGTH = 48
 
 
-class SelfAttention(nn.Module):
-    """Multi-head self-attention of one layer (or of all), with its residual and its norm."""
-
-    layer_norm: nn.LayerNorm | None
-
-    def __init__(self, config: ModelConfig, *, normed: bool = True) -> None:
-        super().__init__()
-        hidden = config.hidden_size
-        self.num_heads = config.num_attention_heads
-        # Query, key and value in this order: one product over the tokens, not three.
-        self.qkv = nn.Linear(hidden, 3 * hidden, bias=config.bias)
-        self.output = nn.Linear(hidden, hidden, bias=config.bias)
-        self.pre_norm = config.norm_position == "pre"
-        self.layer_norm = (
-            nn.LayerNorm(hidden, eps=config.layer_norm_eps, bias=config.bias) if normed else None
-        )
-        self.attention_dropout = config.attention_probs_dropout_prob
-        self.hidden_dropout = config.hidden_dropout_prob
-
-    def forward(self, hidden_TH: Tensor, layout: SequenceLayout) -> Tensor:
-        """Return LayerNorm(x + Attention(x)), [T, H] (Vaswani et al. 2017, 3.1: post-LN).
-
-        With pre-LN: x + Attention(LayerNorm(x)) (Xiong et al. 2020).
-        """
-        tokens, hidden = hidden_TH.shape
-        read_TH = (
-            self.layer_norm(hidden_TH)
-            if self.pre_norm and self.layer_norm is not None
-            else hidden_TH
-        )
-        qkv_T3ND = self.qkv(read_TH).view(tokens, 3, self.num_heads, hidden // self.num_heads)
-        dropout = self.attention_dropout if self.training else 0.0
-        context_TH = attention(qkv_T3ND, layout, dropout).view(tokens, hidden)
-        output_TH = functional.dropout(self.output(context_TH), self.hidden_dropout, self.training)
-        output_TH = output_TH + hidden_TH
-        return output_TH if self.pre_norm or self.layer_norm is None else self.layer_norm(output_TH)
-
-
-def attention(qkv_T3ND: Tensor, layout: SequenceLayout, dropout: float) -> Tensor:
+def attention(
+    qkv_T3ND: Tensor, layout: SequenceLayout, dropout: float, reach: int | None = None
+) -> Tensor:
     """Return softmax(Q K^T / sqrt(D)) V inside each sequence, [T, 3, N, D] -> [T, N, D]."""
-    if qkv_T3ND.is_cuda:
-        if dropout == 0.0 and _has_flash_kernel(qkv_T3ND):
-            return flash_varlen_attention(qkv_T3ND, layout)
-        return padded_attention(qkv_T3ND, layout, dropout)
+    if isinstance(layout, GridLayout):
+        return grid_attention(qkv_T3ND, layout, reach)
+    if reach is not None and layout.max_length <= reach + 1:
+        reach = None
+    if qkv_T3ND.is_cuda and dropout == 0.0 and _has_flash_kernel(qkv_T3ND):
+        return flash_varlen_attention(qkv_T3ND, layout, reach)
+    if reach is not None:
+        return banded_attention(qkv_T3ND, layout, dropout, reach)
     full = layout.max_length * len(layout.lengths) == qkv_T3ND.shape[0]
-    if full or layout.max_length < _LOOP_MIN_LENGTH:
+    if qkv_T3ND.is_cuda or full or layout.max_length < _LOOP_MIN_LENGTH:
         return padded_attention(qkv_T3ND, layout, dropout)
     return looped_attention(qkv_T3ND, layout, dropout)
 
@@ -79,11 +51,16 @@ def _has_flash_kernel(qkv_T3ND: Tensor) -> bool:
     )
 
 
-def flash_varlen_attention(qkv_T3ND: Tensor, layout: SequenceLayout) -> Tensor:
+def flash_varlen_attention(
+    qkv_T3ND: Tensor, layout: SequenceLayout, reach: int | None = None
+) -> Tensor:
     """CUDA: one kernel over all sequences, no padding anywhere; it has no dropout."""
     query, key, value = qkv_T3ND.unbind(1)
     cu_seqlens, longest = layout.cu_seqlens, layout.max_length
-    context = varlen_attn(query, key, value, cu_seqlens, cu_seqlens, longest, longest)
+    window = (-1, -1) if reach is None else (reach, reach)
+    context = varlen_attn(
+        query, key, value, cu_seqlens, cu_seqlens, longest, longest, window_size=window
+    )
     assert isinstance(context, Tensor)
     return context
 
@@ -92,8 +69,11 @@ def looped_attention(qkv_T3ND: Tensor, layout: SequenceLayout, dropout: float) -
     """CPU: SDPA on one sequence after the other."""
     contexts = []
     for qkv_L3ND in torch.split(qkv_T3ND, list(layout.lengths)):
+        if dropout:
+            contexts.append(attention_with_dropout(qkv_L3ND[None], None, dropout)[0])
+            continue
         query, key, value = qkv_L3ND.unsqueeze(0).permute(2, 0, 3, 1, 4)
-        context = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        context = functional.scaled_dot_product_attention(query, key, value)
         contexts.append(context[0].transpose(0, 1))
     return torch.cat(contexts)
 
@@ -107,20 +87,76 @@ def padded_attention(qkv_T3ND: Tensor, layout: SequenceLayout, dropout: float) -
     if not full:
         grid = qkv_T3ND.new_zeros(rows * longest, 3, heads, size)
         padded = grid.index_copy(0, layout.padded_rows, qkv_T3ND)
-    query, key, value = padded.view(rows, longest, 3, heads, size).permute(2, 0, 3, 1, 4)
+    padded = padded.view(rows, longest, 3, heads, size)
     mask = None if full else layout.key_mask
-    context = functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout
-    )
-    context = context.transpose(1, 2).reshape(rows * longest, heads, size)
+    if dropout and not padded.is_cuda:
+        context = attention_with_dropout(padded, mask, dropout)
+    else:
+        query, key, value = padded.permute(2, 0, 3, 1, 4)
+        context = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout
+        ).transpose(1, 2)
+    context = context.reshape(rows * longest, heads, size)
     return context if full else context.index_select(0, layout.padded_rows)
 
 
-def reference_attention(qkv_T3ND: Tensor, layout: SequenceLayout) -> Tensor:
+def grid_attention(qkv_T3ND: Tensor, layout: GridLayout, reach: int | None = None) -> Tensor:
+    """While tracing: one SDPA call on a grid of any size, without dropout."""
+    rows, length = layout.attention_mask.shape
+    heads, size = qkv_T3ND.shape[2:]
+    query, key, value = qkv_T3ND.view(rows, length, 3, heads, size).permute(2, 0, 3, 1, 4)
+    mask = layout.attention_mask[:, None, None, :]
+    if reach is not None:
+        places = torch.arange(length, device=mask.device)
+        mask = mask & ((places[:, None] - places).abs() <= reach)
+    context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    return context.transpose(1, 2).reshape(rows * length, heads, size)
+
+
+def banded_attention(
+    qkv_T3ND: Tensor, layout: SequenceLayout, dropout: float, reach: int
+) -> Tensor:
+    """Any device: one SDPA call on blocks of the flat batch, each with the keys it can reach.
+
+    A block of C queries has the C + 2 reach keys around it, whatever sequences they are of; a mask
+    of as many cells keeps each query to its window and its sequence. Time and memory grow with
+    the tokens, T (C + 2 reach), however long the sequences are.
+    """
+    tokens, _, heads, size = qkv_T3ND.shape
+    block = band_block(reach)
+    blocks = -(-tokens // block)
+    query, key, value = functional.pad(
+        qkv_T3ND, (0, 0, 0, 0, 0, 0, reach, reach + blocks * block - tokens)
+    ).unbind(1)
+    query = query[reach : reach + blocks * block].view(blocks, block, heads, size)
+    # Views that overlap: [blocks, N, D, C + 2 reach], no copy of a key for each block it is in.
+    key, value = (one.unfold(0, block + 2 * reach, block) for one in (key, value))
+    context = functional.scaled_dot_product_attention(
+        query.transpose(1, 2),
+        key.transpose(2, 3),
+        value.transpose(2, 3),
+        attn_mask=layout.band_mask(reach, block),
+        dropout_p=dropout,
+    )
+    return context.transpose(1, 2).reshape(blocks * block, heads, size)[:tokens]
+
+
+def band_block(reach: int) -> int:
+    """Return C, the queries of a block: as many as there are keys beside it, but a whole tile."""
+    return max(2 * reach, 32)
+
+
+def reference_attention(
+    qkv_T3ND: Tensor, layout: SequenceLayout, reach: int | None = None
+) -> Tensor:
     """Vaswani et al. 2017, equation 1, written out for each sequence; the oracle of the tests."""
     contexts = []
     for qkv_L3ND in torch.split(qkv_T3ND, list(layout.lengths)):
         query, key, value = qkv_L3ND.unbind(1)
         scores_NLL = torch.einsum("lnd,mnd->nlm", query, key) / math.sqrt(query.shape[-1])
+        if reach is not None:
+            places = torch.arange(query.shape[0], device=query.device)
+            far_LL = (places[:, None] - places).abs() > reach
+            scores_NLL = scores_NLL.masked_fill(far_LL, -math.inf)
         contexts.append(torch.einsum("nlm,mnd->lnd", scores_NLL.softmax(-1), value))
     return torch.cat(contexts)

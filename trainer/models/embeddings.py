@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from trainer.batch import TensorBatch
 from trainer.model_config import ModelConfig
+from trainer.models.dropout import dropout
 
 
 class Embeddings(nn.Module):
@@ -45,5 +45,5 @@ class Embeddings(nn.Module):
         if self.position_embeddings is not None:
             rows = batch.layout.position_ids + self.first_position
             embedded_TE = embedded_TE + self.position_embeddings(rows)
-        embedded_TE = functional.dropout(self.layer_norm(embedded_TE), self.dropout, self.training)
+        embedded_TE = dropout(self.layer_norm(embedded_TE), self.dropout, self.training)
         return embedded_TE if self.projection is None else self.projection(embedded_TE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,8 @@ from trainer.models.encoder import Encoder
 from trainer.models.heads import MaskedLMHead, Pooler
 
 PairHead = Literal["nsp", "sop"]
+PAIR_HEADS: Mapping[str, PairHead] = {"nsp": "nsp", "sop": "sop"}
+"""The head of each objective that has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +37,20 @@ class EncoderModel(nn.Module):
 
     The initial weights are a pure function of (seed, parameter name): a truncated normal of
     standard deviation initializer_range, cut at twice that (released code of BERT), zero biases,
-    LayerNorm weights of one.
+    LayerNorm weights of one. With seed None there are none: the parameters are on the meta device,
+    with shapes only, until load_state_dict(..., assign=True).
     """
 
     pooler: Pooler | None
 
     def __init__(
-        self, config: ModelConfig, vocab_size: int, pad_token_id: int, *, pooler: bool, seed: int
+        self,
+        config: ModelConfig,
+        vocab_size: int,
+        pad_token_id: int,
+        *,
+        pooler: bool,
+        seed: int | None,
     ) -> None:
         super().__init__()
         self.config = config
@@ -54,8 +64,9 @@ class EncoderModel(nn.Module):
             self.encoder = Encoder(config)
             self.pooler = Pooler(config) if pooler else None
             self._make_heads()
-        self.to_empty(device="cpu")
-        initialise(self, seed)
+        if seed is not None:
+            self.to_empty(device="cpu")
+            initialise(self, seed)
 
     def _make_heads(self) -> None:
         """Make what a subclass puts on top."""
@@ -83,7 +94,7 @@ class EncoderForPreTraining(EncoderModel):
         pad_token_id: int,
         *,
         pair_head: PairHead | None,
-        seed: int,
+        seed: int | None,
     ) -> None:
         self.pair_objective = pair_head
         # Without pairs nothing would train the pooler: it is left out, not exported untrained.

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.s3, pytest.mark.filterwarnings("ignore::ResourceWarnin
 def test_what_was_created_is_read_whole_and_by_range(store: Storage) -> None:
     store.create("a/b.bin", b"0123456789")
     assert store.read("a/b.bin") == b"0123456789"
+    assert store.view("a/b.bin") == store.read("a/b.bin")
     assert store.read_range("a/b.bin", 3, 4) == b"3456"
     assert store.read_range("a/b.bin", 0, 0) == b""
     assert store.read_range("a/b.bin", 8, 5) == b"89"
