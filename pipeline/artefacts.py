@@ -54,7 +54,7 @@ def check(uri: str) -> Iterator[tuple[str, list[str]]]:
         name = f"{stage}/current.json"
         try:
             pointer = read_pointer(root, stage)
-        except CorruptError as error:
+        except ClozelineError as error:
             nothing = False
             yield name, [str(error)]
             continue
@@ -117,8 +117,11 @@ def faults(generation: Generation) -> Iterator[str]:
     }
     yield from checks[generation.stage](generation, manifest)
     yield from _marker_faults(generation)
-    if read_run_report(generation) is None:
-        yield f"{RUN_REPORT}: missing or damaged; time and memory of this stage are not known"
+    try:
+        if read_run_report(generation) is None:
+            yield f"{RUN_REPORT}: missing or damaged; time and memory of this stage are not known"
+    except ClozelineError as error:
+        yield str(error)
 
 
 def _marker_faults(generation: Generation) -> Iterator[str]:

@@ -184,6 +184,16 @@ def test_a_manifest_or_pointer_cut_short_hides_no_other_fault(
         artefacts.find(str(run))[0].manifest()
 
 
+@pytest.mark.parametrize("name", ["documents/current.json", f"{DOCUMENTS}/run_report.json"])
+def test_what_the_store_does_not_give_hides_no_other_fault(run: Path, name: str) -> None:
+    (run / name).unlink()
+    (run / name).mkdir()  # a right to read that is missing is no other error
+    (run / VOCABULARIES / "vocab.txt").unlink()
+    first, second = faults(run)
+    assert "cannot read" in first
+    assert "vocab.txt" in second
+
+
 @pytest.mark.parametrize("uri", [".", "documents"])
 def test_a_finished_stage_that_lost_its_pointer_is_a_fault(run: Path, uri: str) -> None:
     (run / "documents" / "current.json").unlink()
