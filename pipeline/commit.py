@@ -93,9 +93,10 @@ class Generation:
 
     def view(self, entry: ObjectEntry) -> memoryview:
         """Return an object's bytes as `read` does, mapped where it is a local file."""
-        data = self.storage.view(self.name(entry.name))
-        check_bytes(data, entry, f"{self.root}/{self.name(entry.name)}")
-        return data
+        name, storage = self.name(entry.name), self.storage
+        return read_checked(
+            lambda: storage.view(name), lambda data: check_bytes(data, entry, f"{self.root}/{name}")
+        )
 
     def manifest(self) -> dict[str, Any] | None:
         """Return the manifest, None while the generation is not complete.

@@ -3,7 +3,7 @@
 from pipeline.storage.checked import read_checked
 from pipeline.storage.interface import TEMPORARY_PREFIX, Leftover, Storage, sha256
 from pipeline.storage.local import LocalStorage
-from pipeline.storage.opening import absolute_uri, open_storage
+from pipeline.storage.opening import absolute_uri, arrow_filesystem, open_storage
 from pipeline.storage.retries import storage_retries
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "LocalStorage",
     "Storage",
     "absolute_uri",
+    "arrow_filesystem",
     "open_storage",
     "read_checked",
     "sha256",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from pipeline.errors import CorruptError
 from pipeline.storage.retries import count_retry
@@ -10,7 +11,10 @@ from pipeline.storage.retries import count_retry
 _READS = 3
 
 
-def read_checked(read: Callable[[], bytes], check: Callable[[bytes], None]) -> bytes:
+Bytes = TypeVar("Bytes", bytes, memoryview)
+
+
+def read_checked(read: Callable[[], Bytes], check: Callable[[Bytes], None]) -> Bytes:
     """Return bytes that `check` takes; it raises CorruptError for others.
 
     What was damaged on its way is whole when it is read again; what is damaged in the store is

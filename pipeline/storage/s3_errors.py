@@ -17,6 +17,7 @@ _BUSY = "the store is too busy or broken: run the command again later, or with f
 _REGION = "set the bucket's own region (AWS_REGION or AWS_DEFAULT_REGION, or `region`)"
 _REMEDIES = {
     "AccessDenied": _RIGHTS,
+    "301": _REGION,
     "403": f"{_RIGHTS}, or {_KEYS}",  # a HEAD has no body that could say which
     "AuthorizationHeaderMalformed": _REGION,
     "ConditionalRequestConflict": _BUSY,

@@ -23,7 +23,7 @@ from pipeline.errors import ClusterError, StorageError
 from pipeline.instance_set import InstanceSet
 from pipeline.progress import progress
 from pipeline.ray_session import ray_session
-from pipeline.storage import absolute_uri
+from pipeline.storage import absolute_uri, arrow_filesystem
 from trainer.cluster.failure_policy import LastingFailures
 from trainer.cluster.worker import train_worker
 from trainer.config import TrainerConfig
@@ -69,6 +69,7 @@ def _fit(
         start_from = absolute_uri(training.start_from)
         training = dataclasses.replace(training, start_from=start_from)
         config = dataclasses.replace(config, training=training)
+    filesystem, path = arrow_filesystem(f"{generation.root}/{generation.prefix}/ray_train")
     trainer = TorchTrainer(
         train_worker,
         train_loop_config={"config": config, "generation": generation, "sources": sources},
@@ -84,7 +85,8 @@ def _fit(
         run_config=RunConfig(
             # Ray's own notes on the run; what is resumed from is our newest verified checkpoint.
             name=f"launch-{time.time_ns()}",
-            storage_path=f"{generation.root}/{generation.prefix}/ray_train",
+            storage_path=path,
+            storage_filesystem=filesystem,
             failure_config=FailureConfig(max_failures=training.max_restarts),
             callbacks=[LastingFailures()],
         ),
