@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
@@ -22,6 +23,7 @@ from pipeline.errors import ClusterError, StorageError
 from pipeline.instance_set import InstanceSet
 from pipeline.progress import progress
 from pipeline.ray_session import ray_session
+from pipeline.storage import absolute_uri
 from trainer.cluster.failure_policy import LastingFailures
 from trainer.cluster.worker import train_worker
 from trainer.config import TrainerConfig
@@ -62,6 +64,11 @@ def _fit(
     training = config.training
     use_gpu = _use_gpu(config)
     _require_resources(config, use_gpu)
+    if training.start_from:
+        # A worker has another working directory.
+        start_from = absolute_uri(training.start_from)
+        training = dataclasses.replace(training, start_from=start_from)
+        config = dataclasses.replace(config, training=training)
     trainer = TorchTrainer(
         train_worker,
         train_loop_config={"config": config, "generation": generation, "sources": sources},
