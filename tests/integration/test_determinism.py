@@ -6,10 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.document_keys import repeated_key
+from pipeline.merge import read_documents
 from tests.integration.conftest import Head, write_config
 from tests.integration.corpus import write_corpus
 from tests.integration.product import module, run, started
-from tests.integration.run_folder import contents, differences, manifest, require_whole, units
+from tests.integration.run_folder import (
+    contents,
+    current,
+    differences,
+    manifest,
+    require_whole,
+    units,
+)
 
 pytestmark = pytest.mark.ray
 
@@ -31,6 +40,21 @@ def test_the_undisturbed_run_reads_the_whole_corpus(undisturbed: Path) -> None:
         assert instances["counts"][split]["random_next"] > 0
     assert len(instances["shards"]) > 7
     require_whole(undisturbed)
+
+
+def test_no_document_or_text_is_both_trained_on_and_held_out(undisturbed: Path) -> None:
+    keys: dict[str, set[str]] = {"train": set(), "held_out": set()}
+    texts: dict[str, set[tuple[str, ...]]] = {"train": set(), "held_out": set()}
+    for file in manifest(undisturbed, "documents")["files"]:
+        data = (current(undisturbed, "documents") / file["object"]["name"]).read_bytes()
+        for one in read_documents(data).to_pylist():
+            keys[file["split"]].add(repeated_key(one["document_key"], 0))
+            texts[file["split"]].add(tuple(one["sentences"]))
+    assert keys["train"] and keys["held_out"]
+    assert not keys["train"] & keys["held_out"] and not texts["train"] & texts["held_out"]
+    found = manifest(undisturbed, "instances")["split_check"]
+    kept = manifest(undisturbed, "documents")["counts"]["kept"]
+    assert found == {"documents_checked": kept, "documents_shared": 0}
 
 
 def test_two_workers_and_files_created_in_reverse_change_no_byte(
