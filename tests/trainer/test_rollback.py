@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from pipeline.commit import Generation
 from pipeline.errors import TrainingError
 from pipeline.instance_set import InstanceSet
-from tests.trainer.small_training import commit_sets, make_rows, records, small_config, train
+from tests.trainer.small_training import (
+    commit_sets,
+    last_state,
+    make_rows,
+    records,
+    small_config,
+    stopped_after,
+    train,
+)
+from trainer import ranks
 from trainer.checkpoint import latest, load
 from trainer.config import TrainerConfig
 from trainer.epoch_order import EpochOrder, RecordBatches
@@ -69,13 +77,6 @@ def counter(generation: Generation, name: str) -> float:
     return {one.name: one.value for family in families for one in family.samples}[name]
 
 
-def last_state(generation: Generation) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    ref, _ = latest(generation)
-    assert ref is not None
-    checkpoint = load(generation, ref)
-    return checkpoint.model, checkpoint.state
-
-
 def test_a_poisoned_batch_is_skipped_from_the_last_checkpoint_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -124,13 +125,7 @@ def test_a_run_stopped_after_a_rollback_goes_on_to_the_same_end(tmp_path: Path) 
     weights, state = last_state(whole)
     bad = state["rollbacks"][0]["from_step"]
     for step in (bad - 1, bad, bad + 1):
-        again = tmp_path / f"stopped{step}"
-        shutil.copytree(root, again)
-        (folder,) = again.glob("training/*")
-        for path in folder.glob("checkpoints/step-*"):
-            if int(path.name.split("-")[1]) > step:
-                shutil.rmtree(path)
-        (folder / "latest.json").unlink()
+        again = stopped_after(step, root, tmp_path / f"stopped{step}")
         resumed = train(config_at(again), instances)
         found, found_state = last_state(resumed)
         assert found_state == state, step
@@ -187,6 +182,7 @@ def batches_of_steps(
 
 def two_rank_worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
+    ranks._NOTICE_SECONDS = 0.001  # so that many notices go out before rank 0 has decided
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     worker = Worker(rank, 2, torch.device("cpu"), dist.group.WORLD)
     root = Path(folder)
