@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -82,12 +83,13 @@ def test_the_model_card_lists_the_heads_of_each_class(exported: Path) -> None:
 
 
 def test_an_onnx_file_lies_beside_the_export_when_asked_for(
-    trained: TrainedRun, config: str
+    trained: TrainedRun, config: str, tmp_path: Path
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    root = ("--config", config, "--root", str(trained.root))
+    copy = shutil.copytree(trained.root, tmp_path / "run")
+    root = ("--config", config, "--root", str(copy))
     run("trainer", "export", *root, "--export.onnx", "last_hidden_state").require_success()
-    folder = current(trained.root, "export") / "huggingface"
+    folder = current(copy, "export") / "huggingface"
     tokenizer = AutoTokenizer.from_pretrained(folder)
     texts = ["Return the value.", "It is a list of names, and a file."]
     inputs = tokenizer(texts, padding=True, return_tensors="pt")
