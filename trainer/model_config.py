@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
-from pydantic import ConfigDict
-
-from pipeline.config import STRICT, Identity, require
+from pipeline.config_fields import STRICT, Identity, require
 
 Architecture = Literal["bert", "roberta", "albert", "modern", "custom"]
 
@@ -54,7 +52,7 @@ TWIN_SWITCHES: dict[Architecture, dict[str, tuple[object, ...]]] = {
 class ModelConfig:
     """Architecture of the encoder; the defaults are BERT-Base (Devlin et al. 2019, 3)."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    __pydantic_config__ = STRICT
 
     architecture: Identity[Architecture] = "bert"
     """The Hugging Face model that the export is: EncoderForPreTraining, RobertaForMaskedLM,
@@ -224,7 +222,7 @@ class ModelConfig:
 class OptimizerConfig:
     """The optimizer; the defaults are those of Devlin et al. 2019, A.2."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    __pydantic_config__ = STRICT
 
     name: Identity[Literal["adamw"]] = "adamw"
     """adamw: Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
@@ -269,7 +267,7 @@ class OptimizerConfig:
 class ScheduleConfig:
     """Learning rate over the steps of a run; the defaults are those of Devlin et al. 2019, A.2."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    __pydantic_config__ = STRICT
 
     warmup_steps: Identity[int] = 10_000
     """Steps over which the learning rate rises linearly to its peak."""
