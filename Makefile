@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONFIG := deploy/runs/demo.toml
 
-.PHONY: install demo test check bench lock clean
+.PHONY: install demo test check bench s3 lock clean
 
 install: $(VENV)/.installed
 
@@ -31,6 +31,10 @@ bench: install
 	set -e; for file in tests/benchmarks/[!_]*.py; do \
 		name=$$(basename $$file .py); [ $$name = harness ] || $(BIN)/python -m tests.benchmarks.$$name; \
 	done
+
+# A real S3 server in the foreground; give the lines it prints to another terminal.
+s3: install
+	$(BIN)/python -m tests.s3_server
 
 # Torch brings its CUDA libraries itself, pinned by its own metadata, or none in a CPU build.
 CUDA := triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cupti \

@@ -11,11 +11,14 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from pipeline import artefacts, config
+from pipeline import artefacts, config, working_storage
 from pipeline.command_line import parse_config, run_command
 from pipeline.config import MaskingConfig, PipelineConfig, require
 from pipeline.contract import LABEL_MEANINGS, PAIR_LABELS
+from pipeline.decoding import decode_instances, spaced
 from pipeline.errors import InputError
+from pipeline.instance_set import InstanceSet
+from pipeline.stats import tables
 from pipeline.storage import open_storage
 
 USAGE = """\
@@ -29,7 +32,7 @@ usage: python -m pipeline COMMAND [--config FILE.toml] [--FIELD VALUE ...] [--de
   inspect URI  counts and decoded instances with their masks
   stats URI    data card of the instances: fill, labels, masks, losses, lengths
   verify URI   check schema, counts, sizes and checksums; exit code 1 on any fault
-  gc ROOT      list finished generations that nothing points to; --delete removes them
+  gc ROOT      list what nothing points to and killed writers left; --delete removes it
 
 `python -m pipeline COMMAND --help` lists a command's fields. A URI is a local path or s3://."""
 
@@ -77,6 +80,8 @@ class GcArguments:
     """Remove it."""
     unfinished: bool = False
     """Include generations that were never finished: interrupted work, checkpoints too."""
+    leftover_hours: float = 24.0
+    """Temporary files and incomplete uploads younger than this stay: a writer may be at work."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -111,6 +116,7 @@ def run_stages(command: str, settings: PipelineConfig) -> int:
         "vocabulary": vocabulary.run,
         "instances": instances.run,
     }
+    working_storage.prepare(settings.working_storage)
     open_storage(settings.root).prepare()
     with data_session(settings):
         for name, stage in stages.items():
@@ -121,45 +127,42 @@ def run_stages(command: str, settings: PipelineConfig) -> int:
 
 def inspect(arguments: InspectArguments) -> int:
     """Print a table of counts for every stage, then decoded instances."""
-    from pipeline.decoding import decode_instances, spaced
-    from pipeline.instance_set import InstanceSet
-
     for key in ("rows", "epoch"):
         value = getattr(arguments, key)
         require(value >= 0, f"--{key}", value, "must be >= 0")
     console = Console(highlight=False)
     for generation in artefacts.find(arguments.uri):
         manifest = generation.manifest() or {}  # refuses one that was changed
-        if "counts" not in manifest:  # training and export: the report tells of them
-            continue
-        table = Table("count", "value", title=f"{generation.stage} {generation.fingerprint}")
-        for name, value in _flattened(manifest["counts"]):
-            table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
-        console.print(table)
+        title = f"{generation.stage} {generation.fingerprint}"
+        if "counts" in manifest:  # training and export have none: the report tells of them
+            console.print(_counts_table(title, manifest["counts"]))
         if "held_out" in manifest:
             console.print(_card_table(manifest["held_out"]))
-        if generation.stage != "instances":
-            continue
-        instances = InstanceSet(generation, manifest)
-        for one in decode_instances(
-            instances, arguments.split, arguments.rows, arguments.masking, arguments.epoch
-        ):
-            lines = [f"instance {one.number}: {one.tokens} tokens"]
-            if one.label is not None:
-                objective = instances.objective
-                meaning = LABEL_MEANINGS[objective][one.label]
-                lines[0] += f", {PAIR_LABELS[objective]} {one.label} ({meaning})"
-            lines.append(f"  A: {spaced(one.first_segment)}")
-            if one.second_segment:
-                lines.append(f"  B: {spaced(one.second_segment)}")
-            console.print("\n".join(lines), markup=False)
+        if generation.stage == "instances":
+            for one in InstanceSet.all_of(generation, manifest):
+                about = f"{title}, {one.max_seq_length} tokens"
+                console.print(_counts_table(about, one.manifest["counts"]))
+                _print_decoded(console, one, arguments)
     return 0
+
+
+def _print_decoded(console: Console, instances: InstanceSet, arguments: InspectArguments) -> None:
+    for one in decode_instances(
+        instances, arguments.split, arguments.rows, arguments.masking, arguments.epoch
+    ):
+        lines = [f"instance {one.number}: {one.tokens} tokens"]
+        if one.label is not None:
+            objective = instances.objective
+            meaning = LABEL_MEANINGS[objective][one.label]
+            lines[0] += f", {PAIR_LABELS[objective]} {one.label} ({meaning})"
+        lines.append(f"  A: {spaced(one.first_segment)}")
+        if one.second_segment:
+            lines.append(f"  B: {spaced(one.second_segment)}")
+        console.print("\n".join(lines), markup=False)
 
 
 def stats(arguments: StatsArguments) -> int:
     """Print the data card of the instances at a URI as tables."""
-    from pipeline.stats import tables
-
     found = [one for one in artefacts.find(arguments.uri) if one.stage == "instances"]
     if not found:
         raise InputError(
@@ -168,10 +171,19 @@ def stats(arguments: StatsArguments) -> int:
         )
     console = Console(highlight=False)
     for generation in found:
-        console.print(f"instances {generation.fingerprint}", markup=False)
-        for table in tables(generation.manifest() or {}):
-            console.print(table)
+        for one in InstanceSet.all_of(generation, generation.manifest() or {}):
+            about = f"instances {generation.fingerprint}, {one.max_seq_length} tokens"
+            console.print(about, markup=False)
+            for table in tables(one.manifest):
+                console.print(table)
     return 0
+
+
+def _counts_table(title: str, counts: Mapping[str, Any]) -> Table:
+    table = Table("count", "value", title=title)
+    for name, value in _flattened(counts):
+        table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
+    return table
 
 
 def _card_table(card: Mapping[str, Any]) -> Table:
@@ -207,7 +219,11 @@ def verify(arguments: VerifyArguments) -> int:
 
 def gc(arguments: GcArguments) -> int:
     """List what nothing points to with its size; remove it if asked to."""
+    hours = arguments.leftover_hours
+    require(hours >= 0, "--leftover_hours", hours, "must be >= 0")
     groups = artefacts.garbage(arguments.root, unfinished=arguments.unfinished)
+    leftovers = artefacts.leftovers(arguments.root)
+    stale = [one for one in leftovers if one.age_seconds >= hours * 3600]
     storage = open_storage(arguments.root)
     for group, objects in groups.items():
         print(f"{group}: {len(objects)} objects, {sum(size for _, size in objects):,} bytes")
@@ -215,8 +231,23 @@ def gc(arguments: GcArguments) -> int:
             # Markers and manifest first: what is left over is then not taken for finished work.
             for name, _ in sorted(objects, key=lambda one: not one[0].endswith(".json")):
                 storage.delete(name)
+    for what, found in (
+        ("temporary files", [one for one in stale if not one.upload_id]),
+        ("incomplete uploads", [one for one in stale if one.upload_id]),
+    ):
+        if found:
+            print(
+                f"{what} of killed writers: {len(found)}, {sum(one.bytes for one in found):,} bytes"
+            )
+    if arguments.delete:
+        for one in stale:
+            storage.remove_leftover(one)
+    if young := len(leftovers) - len(stale):
+        print(
+            f"{young} begun less than {hours:g} hours ago stay; --leftover_hours 0 takes them too"
+        )
     verb = "removed" if arguments.delete else "would be removed with --delete"
-    print(f"{sum(map(len, groups.values()))} objects {verb}")
+    print(f"{sum(map(len, groups.values())) + len(stale)} objects {verb}")
     return 0
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from pipeline.commit import MANIFEST, RUN_REPORT, Generation, read_pointer
+from pipeline.commit import MANIFEST, RUN_REPORT, Generation, parse_marker, read_pointer
 from pipeline.contract import DOCUMENT_SCHEMA, METRICS_JSONL, ObjectEntry, ShardEntry
 from pipeline.errors import ClozelineError, CorruptError, InputError
 from pipeline.instance_set import InstanceSet
 from pipeline.merge import read_documents
 from pipeline.shards import shard_faults
 from pipeline.stage import read_run_report
-from pipeline.storage import TEMPORARY_PREFIX, open_storage
+from pipeline.storage import Leftover, open_storage
 from pipeline.vocabulary import read_vocab
 
 STAGES = ("documents", "vocabulary", "instances", "training", "export")
@@ -116,8 +116,19 @@ def faults(generation: Generation) -> Iterator[str]:
         "export": _object_faults,
     }
     yield from checks[generation.stage](generation, manifest)
+    yield from _marker_faults(generation)
     if read_run_report(generation) is None:
         yield f"{RUN_REPORT}: missing or damaged; time and memory of this stage are not known"
+
+
+def _marker_faults(generation: Generation) -> Iterator[str]:
+    """Yield damaged markers: no reader needs them, a run that has lost its manifest does."""
+    storage = generation.storage
+    for name, _ in storage.list(generation.name("markers/")):
+        try:
+            parse_marker(storage.read(name), f"{generation.root}/{name}")
+        except ClozelineError as error:
+            yield str(error)
 
 
 def _read(generation: Generation, entry: Mapping[str, Any]) -> tuple[bytes | None, str]:
@@ -187,11 +198,15 @@ def _vocabulary_faults(generation: Generation, manifest: Mapping[str, Any]) -> I
 
 
 def _instance_faults(generation: Generation, manifest: Mapping[str, Any]) -> Iterator[str]:
-    instances = InstanceSet(generation, manifest)
     yield from _object_faults(generation, {"objects": manifest["tokenizer"]})
-    for split, counts in manifest["counts"].items():
+    for instances in InstanceSet.all_of(generation, manifest):
+        yield from _set_faults(generation, instances)
+
+
+def _set_faults(generation: Generation, instances: InstanceSet) -> Iterator[str]:
+    for split, counts in instances.manifest["counts"].items():
         rows = tokens = 0
-        for shard in (one for one in manifest["shards"] if one["split"] == split):
+        for shard in (one for one in instances.manifest["shards"] if one["split"] == split):
             data, fault = _read(generation, shard["object"])
             lengths, other_fault = _read(generation, shard["lengths"])
             yield from filter(None, (fault, other_fault))
@@ -203,20 +218,23 @@ def _instance_faults(generation: Generation, manifest: Mapping[str, Any]) -> Ite
             tokens += shard["tokens"]
         stated = (counts.get("instances", 0), counts.get("tokens", 0))
         if (rows, tokens) != stated:
-            yield f"{split}: {rows} instances and {tokens} tokens in shards, not {stated}"
+            yield (
+                f"{split}: {rows} instances and {tokens} tokens in the shards of max_seq_length "
+                f"{instances.max_seq_length}, not {stated}"
+            )
 
 
 def garbage(root: str, *, unfinished: bool = False) -> dict[str, list[tuple[str, int]]]:
     """Return what nothing points to, as group -> (object, bytes): for `gc`.
 
     Groups are finished generations that neither a current.json nor, link by link, the inputs of
-    a current generation name; the passes of finished generations; temporary files of writers
-    that were killed; and only if asked for, generations that were never finished: the command
-    that began one goes on from it.
+    a current generation name; the passes of finished generations; and only if asked for,
+    generations that were never finished: the command that began one goes on from it.
+    Raises InputError if no stage ever wrote anything here.
     """
     storage = open_storage(root)
     objects = [one for stage in STAGES for one in storage.list(f"{stage}/")]
-    if not objects:
+    if not objects and not leftovers(root):
         raise InputError(f"{storage.uri}: no stage's folder here; name a run's root")
     finished = {name.removesuffix(f"/{MANIFEST}") for name, _ in objects if _is_manifest(name)}
     wanted = _wanted(root)
@@ -224,11 +242,9 @@ def garbage(root: str, *, unfinished: bool = False) -> dict[str, list[tuple[str,
     for name, size in objects:
         parts = name.split("/")
         prefix = "/".join(parts[:2])
-        if parts[-1].startswith(TEMPORARY_PREFIX):
-            groups.setdefault("temporary files of killed writers", []).append((name, size))
-        elif len(parts) < 3:  # the stage's pointer
+        if len(parts) < 3:  # the stage's pointer
             continue
-        elif prefix not in finished:
+        if prefix not in finished:
             if unfinished:
                 groups.setdefault(f"{prefix} (not finished)", []).append((name, size))
         elif prefix not in wanted:
@@ -236,6 +252,12 @@ def garbage(root: str, *, unfinished: bool = False) -> dict[str, list[tuple[str,
         elif parts[2] == "passes":
             groups.setdefault(f"{prefix}/passes (finished)", []).append((name, size))
     return groups
+
+
+def leftovers(root: str) -> list[Leftover]:
+    """Return what killed writers left, and what writers at work have begun: for `gc`."""
+    storage = open_storage(root)
+    return [one for stage in STAGES for one in storage.leftovers(f"{stage}/")]
 
 
 def _is_manifest(name: str) -> bool:

@@ -46,7 +46,8 @@ def parse_config(cls: type[T], load: Callable[[str], T], argv: Sequence[str], pr
         default=default,
         use_underscores=True,
     )
-    return dataclasses.replace(config, root=absolute_uri(config.root))
+    working = config.working_storage and absolute_uri(config.working_storage)
+    return dataclasses.replace(config, root=absolute_uri(config.root), working_storage=working)
 
 
 def run_command(command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:

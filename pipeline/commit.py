@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.contract import MANIFEST_VERSION, ObjectEntry, canonical_json
 from pipeline.errors import CorruptError, InputError
-from pipeline.storage import Storage, open_storage, sha256
+from pipeline.storage import Storage, open_storage, read_checked, sha256
 
 MANIFEST = "manifest.json"
 RUN_REPORT = "run_report.json"
@@ -52,14 +52,7 @@ class Generation:
         name = self.name(f"markers/{unit}.json")
         if storage.size(name) is None:
             return None
-        uri = f"{self.root}/{name}"
-        marker = parse_json(storage.read(name), uri)
-        digest = marker.pop("sha256", None) if isinstance(marker, dict) else None
-        if digest != sha256(canonical_json(marker)):
-            raise CorruptError(
-                f"{uri}: not the bytes that were written (their own SHA-256 differs); remove this "
-                "file and run the command again, which does its unit anew"
-            )
+        marker = parse_marker(storage.read(name), f"{self.root}/{name}")
         if any(storage.size(self.name(one["name"])) is None for one in marker["objects"]):
             return None
         return dict(marker["facts"])
@@ -93,7 +86,14 @@ class Generation:
 
     def read(self, entry: ObjectEntry) -> bytes:
         """Return an object's bytes; CorruptError unless size and checksum are the manifest's."""
-        data = self.storage.read(self.name(entry.name))
+        name, storage = self.name(entry.name), self.storage
+        return read_checked(
+            lambda: storage.read(name), lambda data: check_bytes(data, entry, f"{self.root}/{name}")
+        )
+
+    def view(self, entry: ObjectEntry) -> memoryview:
+        """Return an object's bytes as `read` does, mapped where it is a local file."""
+        data = self.storage.view(self.name(entry.name))
         check_bytes(data, entry, f"{self.root}/{self.name(entry.name)}")
         return data
 
@@ -148,6 +148,18 @@ def parse_json(data: bytes, uri: str) -> Any:
         ) from None
 
 
+def parse_marker(data: bytes, uri: str) -> dict[str, Any]:
+    """Return what a marker says; CorruptError if it is not as it was written."""
+    marker = parse_json(data, uri)
+    digest = marker.pop("sha256", None) if isinstance(marker, dict) else None
+    if digest != sha256(canonical_json(marker)):
+        raise CorruptError(
+            f"{uri}: not the bytes that were written (their own SHA-256 differs); remove this "
+            "file and run the command again, which does its unit anew"
+        )
+    return dict(marker)
+
+
 def check_manifest(manifest: Any, uri: str) -> dict[str, Any]:
     """Refuse a manifest of another version of clozeline."""
     version = manifest.get("version") if isinstance(manifest, dict) else None
@@ -158,16 +170,21 @@ def check_manifest(manifest: Any, uri: str) -> dict[str, Any]:
     return dict(manifest)
 
 
-def check_bytes(data: bytes, entry: ObjectEntry, uri: str) -> None:
+def check_bytes(data: bytes | memoryview, entry: ObjectEntry, uri: str) -> None:
     """Raise CorruptError unless `data` has the size and the SHA-256 of `entry`."""
-    if len(data) != entry.bytes:
+    check_digest(len(data), sha256(data), entry, uri)
+
+
+def check_digest(size: int, digest: str, entry: ObjectEntry, uri: str) -> None:
+    """Raise CorruptError unless bytes of this size and SHA-256 are those of `entry`."""
+    if size != entry.bytes:
         raise CorruptError(
-            f"{uri}: {len(data)} bytes where its manifest says {entry.bytes}: cut short or "
+            f"{uri}: {size} bytes where its manifest says {entry.bytes}: cut short or "
             "overwritten; remove its generation and run the stage again"
         )
-    if sha256(data) != entry.sha256:
+    if digest != entry.sha256:
         raise CorruptError(
-            f"{uri}: SHA-256 {sha256(data)} where its manifest says {entry.sha256}: its bytes "
+            f"{uri}: SHA-256 {digest} where its manifest says {entry.sha256}: its bytes "
             "were changed; remove its generation and run the stage again"
         )
 
@@ -221,7 +238,7 @@ def require_same_identity(
     generation: Generation, made_with: Mapping[str, Any], wanted: Mapping[str, Any], command: str
 ) -> None:
     """Refuse an upstream generation that was made with other identity fields than the config's."""
-    differing = _differences(made_with, wanted, "")
+    differing = differences(made_with, wanted)
     if differing:
         raise InputError(
             f"{generation.root}/{generation.prefix}: made with other settings than the config "
@@ -229,14 +246,15 @@ def require_same_identity(
         )
 
 
-def _differences(made_with: Any, wanted: Any, key: str) -> Sequence[str]:
+def differences(made_with: Any, wanted: Any, key: str = "") -> Sequence[str]:
+    """Return "key: VALUE there, VALUE here" for each field in which two identities differ."""
     if isinstance(made_with, Mapping) and isinstance(wanted, Mapping):
         found: list[str] = []
         for name in sorted({*made_with, *wanted}):
             inner = f"{key}.{name}" if key else name
-            found.extend(_differences(made_with.get(name), wanted.get(name), inner))
+            found.extend(differences(made_with.get(name), wanted.get(name), inner))
         return found
     if isinstance(made_with, list) and isinstance(wanted, list) and len(made_with) == len(wanted):
         pairs = enumerate(zip(made_with, wanted, strict=True))
-        return [one for at, pair in pairs for one in _differences(*pair, f"{key}.{at}")]
+        return [one for at, pair in pairs for one in differences(*pair, f"{key}.{at}")]
     return [] if made_with == wanted else [f"{key}: {made_with!r} there, {wanted!r} here"]

@@ -45,8 +45,19 @@ __all__ = [
 
 T = TypeVar("T")
 
+_UNION_TYPES = ("int", "tuple[int, ...]")
+
 # Tables of the trainer's half; pipeline commands skip them, trainer commands read both halves.
-TRAINER_TABLES = ("model", "optimizer", "schedule", "training", "evaluation")
+TRAINER_TABLES = (
+    "model",
+    "optimizer",
+    "schedule",
+    "training",
+    "phases",
+    "divergence",
+    "evaluation",
+    "export",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +102,9 @@ class PipelineConfig:
 
     root: Operational[str] = "runs/default"
     """Directory or s3:// prefix that everything of the run lies under."""
+    working_storage: Operational[str] = ""
+    """Local directory (on every machine) for what a command needs only while it runs: objects that
+    a local Ray spills, files unpacked to be read; empty: the system's own for temporary files."""
     seed: Identity[int] = 0
     """Seed of every random choice."""
     ray_address: Operational[str] = ""
@@ -106,6 +120,12 @@ class PipelineConfig:
         remedy = "name a directory or s3://bucket/prefix"
         bucket = not self.root.startswith("s3:") or re.match(r"s3://[^/]+", self.root)
         require(bool(self.root and bucket and "\0" not in self.root), "root", self.root, remedy)
+        require(
+            "://" not in self.working_storage and "\0" not in self.working_storage,
+            "working_storage",
+            self.working_storage,
+            "name a local directory",
+        )
         require(0 <= self.seed < 1 << 63, "seed", self.seed, "must be in [0, 2**63)")
 
 
@@ -158,7 +178,14 @@ def from_table(cls: type[T], table: Mapping[str, Any], origin: str) -> T:
         # By way of JSON: strict mode then takes arrays for tuples and 1 for 1.0, "1" for neither.
         return TypeAdapter(cls).validate_json(json.dumps(table), strict=True)
     except ValidationError as errors:
-        raise ConfigError("\n".join(_explain(error, origin) for error in errors.errors())) from None
+        found: dict[str, str] = {}
+        for error in errors.errors():
+            # A path names the type of a union that was tried as well; one value is told of once.
+            path = [str(part) for part in error["loc"] if part not in _UNION_TYPES]
+            key = ".".join(path)
+            message = _explain(error, key, origin)
+            found[key] = f"{found[key]}, or {error['msg']}" if key in found else message
+        raise ConfigError("\n".join(found.values())) from None
 
 
 def _refuse_extremes(value: Any, origin: str, key: str) -> None:
@@ -176,8 +203,7 @@ def _refuse_extremes(value: Any, origin: str, key: str) -> None:
         raise ConfigError(f"{origin}: {key} = {value}: a date or time; write a string or a number")
 
 
-def _explain(error: Any, origin: str) -> str:
-    key = ".".join(str(part) for part in error["loc"])
+def _explain(error: Any, key: str, origin: str) -> str:
     if error["type"] == "value_error":
         return f"{origin}: {error['ctx']['error']}"
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):

@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from pipeline.storage import sha256
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 
 # Rises when a stage's code writes other bytes for the same input and config.
-STAGE_VERSIONS = {"documents": 2, "vocabulary": 2, "instances": 2, "training": 1, "export": 1}
+STAGE_VERSIONS = {"documents": 2, "vocabulary": 3, "instances": 2, "training": 1, "export": 2}
 
 SPLITS = ("train", "held_out")
 
@@ -113,6 +113,8 @@ class ShardEntry:
     batch_offsets: tuple[int, ...]
     """Byte offset of each record batch's IPC message, and of the end of the last."""
     batch_rows: tuple[int, ...]
+    batch_tokens: tuple[int, ...]
+    """Tokens of each record batch, so that lanes are cut by tokens before a shard is read."""
     batch_crc32: tuple[int, ...]
     """CRC-32 of each message, so that a range of the file can be verified alone."""
 
@@ -126,6 +128,7 @@ class ShardEntry:
                 "lengths": ObjectEntry(**entry["lengths"]),
                 "batch_offsets": tuple(entry["batch_offsets"]),
                 "batch_rows": tuple(entry["batch_rows"]),
+                "batch_tokens": tuple(entry["batch_tokens"]),
                 "batch_crc32": tuple(entry["batch_crc32"]),
             }
         )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipeline.contract import LABEL_COUNTS
 from pipeline.instance_rows import InstanceRows
 from pipeline.masking import TokenClasses
-from pipeline.ragged import read_only
+from pipeline.ragged import Ids, read_only
 
 # Buckets of the length histogram, as shares of max_seq_length.
 LENGTH_BUCKETS = 16
@@ -31,7 +31,7 @@ def mask_counts(rows: InstanceRows, classes: TokenClasses) -> Counts:
     masked = int(np.count_nonzero(now == classes.mask_id))
     kept = int(np.count_nonzero(now == rows.masked_lm_ids))
     # Every masked token was maskable; of what stands there now only [MASK] is not.
-    maskable = int(_count(read_only(rows.input_ids), read_only(classes.maskable)))
+    maskable = count_flagged(rows.input_ids, classes.maskable)
     return {
         "maskable_tokens": maskable + masked,
         "masked_tokens": int(now.size),
@@ -39,6 +39,11 @@ def mask_counts(rows: InstanceRows, classes: TokenClasses) -> Counts:
         "masked_by_random": int(now.size) - masked - kept,
         "masked_kept": kept,
     }
+
+
+def count_flagged(ids: Ids, flags: NDArray[np.bool_]) -> int:
+    """Return how many tokens' ids have their flag set."""
+    return int(_count(read_only(ids), read_only(flags)))
 
 
 @nb.njit(cache=True, nogil=True)

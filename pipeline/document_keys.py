@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,15 @@ def document_hashes(keys: Iterable[str], seed: int) -> list[bytes]:
     """Return the BLAKE2b-128 of each key, keyed by the seed."""
     secret = derive_key(seed, "partition").to_bytes(8, "little")
     return [hashlib.blake2b(key.encode(), digest_size=16, key=secret).digest() for key in keys]
+
+
+def are_held_out(keys: Sequence[str], fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Return for each key whether its document is kept for evaluation: a draw of its own."""
+    secret = derive_key(seed, "held_out").to_bytes(8, "little")
+    draws = [hashlib.blake2b(key.encode(), digest_size=8, key=secret).digest() for key in keys]
+    # 2**64 is no float64 problem here: the fraction is compared as an integer threshold.
+    threshold = int(fraction * (1 << 32)) << 32
+    return np.frombuffer(b"".join(draws), ">u8") < np.uint64(threshold)
 
 
 def hash_words(hashes: pa.ChunkedArray) -> NDArray[np.uint64]:

@@ -20,9 +20,8 @@ from pipeline.cleaning import CleanedTexts, clean
 from pipeline.config import CleaningConfig, DocumentsConfig, SourceConfig
 from pipeline.contract import DOCUMENT_SCHEMA
 from pipeline.corpus import RawDocument
-from pipeline.document_keys import document_hashes, document_key, hash_words
+from pipeline.document_keys import are_held_out, document_hashes, document_key, hash_words
 from pipeline.documents_config import unicode_scripts
-from pipeline.keyed_random import derive_key
 from pipeline.paragraphs import PARAGRAPH_SCHEMA, fingerprints
 from pipeline.sentences import lines_as_sentences, split_sentences
 from pipeline.utf8 import decode
@@ -291,16 +290,11 @@ def _placed(
     keys: Sequence[str], config: DocumentsConfig, partitions: Partitions, seed: int
 ) -> tuple[list[bytes], NDArray[np.uint32]]:
     """Return the hash and the partition of each document."""
-    split_key = derive_key(seed, "held_out").to_bytes(8, "little")
     hashes = document_hashes(keys, seed)
-    draws = [hashlib.blake2b(key.encode(), digest_size=8, key=split_key).digest() for key in keys]
     place = np.frombuffer(b"".join(hashes), ">u8")[::2]
-    draw = np.frombuffer(b"".join(draws), ">u8")
-    # 2**64 is no float64 problem here: the fraction is compared as an integer threshold.
-    threshold = int(config.held_out_fraction * (1 << 32)) << 32
     partition = place % np.uint64(partitions.train)
     if partitions.held_out:
-        held_out = draw < np.uint64(threshold)
+        held_out = are_held_out(keys, config.held_out_fraction, seed)
         partition[held_out] = partitions.train + place[held_out] % np.uint64(partitions.held_out)
     return hashes, partition.astype(np.uint32)
 

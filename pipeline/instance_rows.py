@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,22 @@ class InstanceRows:
     masked_positions: NDArray[np.uint16] | None = None
     masked_offsets: NDArray[np.int64] | None = None
     masked_lm_ids: NDArray[Any] | None = None
+
+    @staticmethod
+    def concatenate(pieces: Sequence[InstanceRows]) -> InstanceRows:
+        """Return the rows of all pieces (at least one, not masked) in their order."""
+        if len(pieces) == 1:
+            return pieces[0]
+        lengths = np.concatenate([np.diff(piece.offsets) for piece in pieces])
+        labels = [piece.pair_labels for piece in pieces if piece.pair_labels is not None]
+        starts = [piece.word_starts for piece in pieces if piece.word_starts is not None]
+        return InstanceRows(
+            input_ids=np.concatenate([piece.input_ids for piece in pieces]),
+            offsets=np.concatenate([[0], np.cumsum(lengths)]),
+            first_segment_length=np.concatenate([piece.first_segment_length for piece in pieces]),
+            pair_labels=np.concatenate(labels) if labels else None,
+            word_starts=np.concatenate(starts) if starts else None,
+        )
 
     @property
     def rows(self) -> int:

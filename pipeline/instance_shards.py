@@ -1,182 +1,175 @@
-"""One partition of documents to its shards: encode once, plan, then write a shard at a time."""
+"""Encoded documents to the shards of one set of instances: plan, write rows, mask, cut."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import regex
 
-from pipeline.config import InstancesConfig, MaskingConfig, PipelineConfig, SourceConfig
+from pipeline.config import InstancesConfig, MaskingConfig, PipelineConfig
 from pipeline.contract import LABEL_COUNTS, ShardEntry, shard_schema
-from pipeline.data_card import LENGTH_BUCKETS, Counts, mask_counts
-from pipeline.encoding import WordPieceEncoder
+from pipeline.data_card import LENGTH_BUCKETS, Counts, add_up, count_flagged, mask_counts
+from pipeline.document_encoding import EncodingVocabulary, has_word_starts
 from pipeline.instance_rows import InstanceRows
 from pipeline.instances import EncodedDocuments, InstancePlan, plan_instances, write_instances
 from pipeline.keyed_random import derive_key, permutation
 from pipeline.masking import TokenClasses, mask_tokens
-from pipeline.normalization import NormalizationTable
-from pipeline.ragged import take_rows
 from pipeline.shards import write_shard
-from pipeline.word_starts import find_word_starts, is_segmented
 
 # Instance numbers of different partitions never meet: a partition has fewer than 2**40 rows.
 PARTITION_BITS = 40
 
-_IDEOGRAPH = regex.compile(r"\p{Script=Han}")
+Shard = tuple[dict[str, bytes], ShardEntry]
+"""Objects by name, and the manifest's entry."""
 
 
-def has_word_starts(sources: Sequence[SourceConfig]) -> bool:
-    """Return whether a source's language needs the column word_starts: then all rows have it."""
-    return any(is_segmented(source.locale) for source in sources)
+class SetWriter:
+    """Writes one partition's instances of one set, from blocks of its documents.
 
+    Shards have rows_per_shard rows but for the last, wherever blocks end. Instances of a block
+    stand in keyed order, so that neighbours are not from one document. At most one shard's rows
+    exist at a time, whatever duplicate_factor is.
+    """
 
-def encode_documents(
-    table: pa.Table,
-    encoder: WordPieceEncoder,
-    *,
-    sources: Sequence[SourceConfig],
-    vocabulary: Sequence[str],
-    normalization: NormalizationTable,
-    classes: TokenClasses,
-    special_ids: Mapping[str, int],
-) -> EncodedDocuments:
-    """Encode a partition of documents, with word_starts where a source's language needs them."""
-    sentences = table["sentences"].combine_chunks()
-    text = sentences.flatten()
-    encoded = encoder.encode(text)
-    document_offsets = np.asarray(sentences.offsets).astype(np.int64)
-    document_offsets -= document_offsets[0]
-    hashes = b"".join(table["document_hash"].to_pylist())
-    documents = EncodedDocuments(
-        ids=encoded.ids,
-        sentence_offsets=encoded.offsets,
-        document_offsets=document_offsets,
-        document_hashes=np.frombuffer(hashes, "<u8")[::2].copy(),
-    )
-    if not has_word_starts(sources):
-        return documents
-    word_starts = ~classes.continuation[documents.ids]
-    locale_of = {source.name: source.locale for source in sources}
-    names = [key.split("/", 1)[0] for key in table["document_key"].to_pylist()]
-    locales = np.array([locale_of[name] for name in names], dtype=np.str_)
-    for locale in sorted({one for one in locale_of.values() if is_segmented(one)}):
-        rows = np.flatnonzero(np.repeat(locales == locale, np.diff(document_offsets)))
-        if rows.size == 0:
-            continue
-        ids, offsets = take_rows(documents.ids, documents.sentence_offsets, rows)
-        found = find_word_starts(
-            text.take(pa.array(rows)),
-            ids,
-            offsets,
-            locale=locale,
-            vocabulary=vocabulary,
-            unk_id=special_ids["[UNK]"],
-            normalization=normalization,
+    def __init__(
+        self,
+        config: PipelineConfig,
+        vocabulary: EncodingVocabulary,
+        *,
+        max_seq_length: int,
+        partition: int,
+        split: str,
+        name: str,
+    ) -> None:
+        """Name shards `name`-00000 and so on."""
+        self._config = config
+        self._vocabulary = vocabulary
+        self._max_seq_length = max_seq_length
+        self._partition = partition
+        self._split = split
+        self._name = name
+        self._schema = shard_schema(
+            # What the vocabulary has, which may be less than what was asked for.
+            vocab_size=len(vocabulary.entries),
+            objective=config.instances.objective,
+            word_starts=has_word_starts(config.documents.sources),
+            static_masking=config.masking.mode == "static",
         )
-        moved = np.repeat(documents.sentence_offsets[rows] - offsets[:-1], np.diff(offsets))
-        word_starts[np.arange(ids.size) + moved] = found
-    return dataclasses.replace(documents, word_starts=word_starts)
+        self._blocks = 0
+        self._shards = 0
+        self._rows = 0  # in shards
+        self._waiting: list[InstanceRows] = []  # rows of the next shard
+        self._counts: list[Counts] = []
+
+    @property
+    def counts(self) -> Counts:
+        """What was counted so far."""
+        return add_up(self._counts)
+
+    def add(self, documents: EncodedDocuments) -> Iterator[Shard]:
+        """Take the next block of documents and yield the shards that it fills."""
+        plan, counts = plan_block(
+            documents,
+            self._config.instances,
+            self._vocabulary,
+            max_seq_length=self._max_seq_length,
+            seed=self._config.seed,
+        )
+        self._counts.append(counts)
+        order = permutation(
+            plan.instances,
+            derive_key(self._config.seed, "order", "shards"),
+            stream=self._blocks,
+            identity=self._partition,
+        )
+        self._blocks += 1
+        rows_per_shard = self._config.instances.rows_per_shard
+        while order.size:
+            room = rows_per_shard - sum(piece.rows for piece in self._waiting)
+            rows = write_instances(
+                plan,
+                documents,
+                order[:room],
+                cls_id=self._vocabulary.special_ids["[CLS]"],
+                sep_id=self._vocabulary.special_ids["[SEP]"],
+            )
+            self._waiting.append(rows)
+            order = order[room:]
+            if rows.rows == room:
+                yield self._shard()
+
+    def finish(self) -> Iterator[Shard]:
+        """Yield the last shard, if there are rows left for one."""
+        if self._waiting:
+            yield self._shard()
+
+    def _shard(self) -> Shard:
+        rows = InstanceRows.concatenate(self._waiting)
+        self._waiting = []
+        first = (self._partition << PARTITION_BITS) + self._rows
+        if self._config.masking.mode == "static":
+            rows = mask_statically(
+                rows,
+                self._config.masking,
+                seed=self._config.seed,
+                first=first,
+                split=self._split,
+                classes=self._vocabulary.classes,
+            )
+            self._counts.append(mask_counts(rows, self._vocabulary.classes))
+        shard = write_shard(
+            rows,
+            self._schema,
+            name=f"{self._name}-{self._shards:05d}",
+            split=self._split,
+            start=0,
+            end=rows.rows,
+            rows_per_batch=self._config.instances.rows_per_batch,
+            first_instance=first,
+            compression=self._config.instances.compression,
+        )
+        self._shards += 1
+        self._rows += rows.rows
+        return shard
 
 
-def count_ideographs(documents: EncodedDocuments, vocabulary: Sequence[str]) -> Counts:
-    """Count tokens that are ideographs, where no segmenter says which of them make a word."""
-    if documents.word_starts is not None:
-        return {}
-    is_ideograph = np.array([bool(_IDEOGRAPH.fullmatch(entry)) for entry in vocabulary])
-    return {"ideograph_tokens": int(np.count_nonzero(is_ideograph[documents.ids]))}
-
-
-def plan_partition(
+def plan_block(
     documents: EncodedDocuments,
     config: InstancesConfig,
+    vocabulary: EncodingVocabulary,
     *,
+    max_seq_length: int,
     seed: int,
-    special_ids: Mapping[str, int],
 ) -> tuple[InstancePlan, Counts]:
-    """Plan every repetition of a partition and count what the plan tells."""
+    """Plan every repetition of some documents for one set and count what the plan tells."""
     plan = plan_instances(
         documents,
         objective=config.objective,
         seed=seed,
         repetitions=range(config.duplicate_factor),
-        max_seq_length=config.max_seq_length,
+        max_seq_length=max_seq_length,
         short_seq_prob=config.short_seq_prob,
     )
     lengths = plan.lengths()
     # The last bucket holds max_seq_length itself.
-    buckets = np.minimum(lengths * LENGTH_BUCKETS // config.max_seq_length, LENGTH_BUCKETS - 1)
+    buckets = np.minimum(lengths * LENGTH_BUCKETS // max_seq_length, LENGTH_BUCKETS - 1)
     counts: Counts = {
         **dataclasses.asdict(plan.counts),
         "instances": plan.instances,
         "tokens": int(lengths.sum()),
-        "unknown_tokens": int(np.count_nonzero(documents.ids == special_ids["[UNK]"])),
+        "unknown_tokens": int(np.count_nonzero(documents.ids == vocabulary.special_ids["[UNK]"])),
         "length_histogram": np.bincount(buckets, minlength=LENGTH_BUCKETS).tolist(),
     }
+    if documents.word_starts is None:
+        # No segmenter says which of them make a word.
+        counts["ideograph_tokens"] = count_flagged(documents.ids, vocabulary.is_ideograph)
     if plan.pair_labels is not None:
         ones = int(np.count_nonzero(plan.pair_labels))
         zero_name, one_name = LABEL_COUNTS[config.objective]
         counts |= {zero_name: plan.instances - ones, one_name: ones}
     return plan, counts
-
-
-def write_partition(
-    documents: EncodedDocuments,
-    plan: InstancePlan,
-    config: PipelineConfig,
-    *,
-    partition: int,
-    split: str,
-    name: str,
-    classes: TokenClasses,
-    special_ids: Mapping[str, int],
-) -> Iterator[tuple[dict[str, bytes], ShardEntry, Counts]]:
-    """Yield each shard's objects by name, its manifest entry and what masking counted in it.
-
-    Instances stand in keyed order, so that neighbours are not from one document. Only one shard's
-    rows exist at a time, whatever duplicate_factor is.
-    """
-    instances = config.instances
-    schema = shard_schema(
-        # What the vocabulary has, which may be less than what was asked for.
-        vocab_size=classes.maskable.size,
-        objective=instances.objective,
-        word_starts=documents.word_starts is not None,
-        static_masking=config.masking.mode == "static",
-    )
-    order = permutation(
-        plan.instances, derive_key(config.seed, "order", "shards"), identity=partition
-    )
-    for number, start in enumerate(range(0, plan.instances, instances.rows_per_shard)):
-        rows = write_instances(
-            plan,
-            documents,
-            order[start : start + instances.rows_per_shard],
-            cls_id=special_ids["[CLS]"],
-            sep_id=special_ids["[SEP]"],
-        )
-        first = (partition << PARTITION_BITS) + start
-        counts: Counts = {}
-        if config.masking.mode == "static":
-            rows = mask_statically(
-                rows, config.masking, seed=config.seed, first=first, split=split, classes=classes
-            )
-            counts = mask_counts(rows, classes)
-        objects, entry = write_shard(
-            rows,
-            schema,
-            name=f"{name}-{number:05d}",
-            split=split,
-            start=0,
-            end=rows.rows,
-            rows_per_batch=instances.rows_per_batch,
-            first_instance=first,
-            compression=instances.compression,
-        )
-        yield objects, entry, counts
 
 
 def mask_statically(

@@ -21,8 +21,9 @@ class InstancesConfig:
     """nsp: next sentence prediction (Devlin et al. 2019, 3.1); sop: sentence order prediction
     (Lan et al. 2020, 3.1); full_sentences, doc_sentences: rows packed with sentences across or
     within documents (Liu et al. 2019, 4.2); sentence: one sentence a row."""
-    max_seq_length: Identity[int] = 512
-    """Tokens of an instance at most, special tokens included."""
+    max_seq_length: Identity[int | tuple[int, ...]] = 512
+    """Tokens of an instance at most, special tokens included. Several, as [128, 512], make a set of
+    instances each from one encoding (the two phases of Devlin et al. 2019, A.2)."""
     short_seq_prob: Identity[float] = 0.1
     """Share of the documents with a shorter random target length (nsp and sop)."""
     duplicate_factor: Identity[int] = 1
@@ -35,12 +36,21 @@ class InstancesConfig:
     """Instances in one shard; the last shard of a partition may have fewer."""
 
     def __post_init__(self) -> None:
+        lengths = self.max_seq_lengths
         require(
-            8 <= self.max_seq_length <= 8192,
+            bool(lengths) and all(8 <= length <= 8192 for length in lengths),
             "instances.max_seq_length",
             self.max_seq_length,
             "must be in [8, 8192]",
         )
+        require(
+            list(lengths) == sorted(set(lengths)),
+            "instances.max_seq_length",
+            self.max_seq_length,
+            "must rise; write every length once",
+        )
+        if len(lengths) == 1:  # [128] is 128, so that their fingerprint is one
+            object.__setattr__(self, "max_seq_length", lengths[0])
         require(
             0.0 <= self.short_seq_prob <= 1.0,
             "instances.short_seq_prob",
@@ -60,10 +70,10 @@ class InstancesConfig:
             "must be at least 1",
         )
         require(
-            self.rows_per_batch * self.max_seq_length < 1 << 31,
+            self.rows_per_batch * max(lengths) < 1 << 31,
             "instances.rows_per_batch",
             self.rows_per_batch,
-            f"with max_seq_length = {self.max_seq_length} a record batch could pass 2**31 tokens, "
+            f"with max_seq_length = {max(lengths)} a record batch could pass 2**31 tokens, "
             "more than its 32-bit offsets reach; lower it",
         )
         require(
@@ -72,6 +82,12 @@ class InstancesConfig:
             self.rows_per_shard,
             f"must be a multiple of instances.rows_per_batch = {self.rows_per_batch}",
         )
+
+    @property
+    def max_seq_lengths(self) -> tuple[int, ...]:
+        """The length of every set of instances, the shortest first."""
+        lengths = self.max_seq_length
+        return (lengths,) if isinstance(lengths, int) else lengths
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

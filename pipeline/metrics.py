@@ -57,6 +57,26 @@ class TrainingMetrics:
             buckets=_STEP_BUCKETS,
             registry=self.registry,
         )
+        self.masked_share = Gauge(
+            "clozeline_training_masked_share",
+            "Masked tokens of all tokens of the last step, special ones included.",
+            registry=self.registry,
+        )
+        self.phase = Gauge(
+            "clozeline_training_phase",
+            "Number of the phase, the first being 1.",
+            registry=self.registry,
+        )
+        self.rollbacks = Counter(
+            "clozeline_training_rollbacks_total",
+            "Times this process went back to a checkpoint, loss or gradient being bad.",
+            registry=self.registry,
+        )
+        self.skipped_sequences = Counter(
+            "clozeline_training_skipped_sequences_total",
+            "Sequences that the run went on without after such a return.",
+            registry=self.registry,
+        )
         self.data_wait_seconds = Counter(
             "clozeline_training_data_wait_seconds_total",
             "Time that steps waited for their batches.",

@@ -47,8 +47,11 @@ class WordStream:
 def text_buffers(text: pa.LargeStringArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return the UTF-8 bytes and the int64 [rows + 1] offsets into them, without a copy.
 
-    Raises InputError where a row is null or longer than a word number of bytes can be.
+    Raises TypeError for another type, InputError where a row is null or longer than a word number
+    of bytes can be.
     """
+    if text.type != pa.large_string():  # other offsets would be taken for 64-bit ones
+        raise TypeError(f"text: {text.type}: must be large_string")
     if text.null_count:
         row = text.is_null().to_pylist().index(True)
         raise InputError(f"text: row {row} is null: a row must be a string")

@@ -21,12 +21,13 @@ _CONNECT_SECONDS = 10.0
 
 @contextmanager
 def ray_session(
-    ray: ModuleType, address: str, *, cpus: int, object_store_bytes: int
+    ray: ModuleType, address: str, *, cpus: int, object_store_bytes: int, working_storage: str
 ) -> Iterator[None]:
     """Connect to `address`, RAY_ADDRESS or a local Ray of its own, and disconnect at the end.
 
-    A local Ray has `cpus` CPUs at least. Raises ClusterError if the address does not answer; a
-    failure inside a task or worker comes out as the ClozelineError it was.
+    A local Ray has `cpus` CPUs at least and spills objects into `working_storage`, if there is
+    one; where a cluster spills was said when it was started. Raises ClusterError if the address
+    does not answer; a failure inside a task or worker comes out as the ClozelineError it was.
     """
     address = address or os.environ.get("RAY_ADDRESS") or LOCAL
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -34,6 +35,8 @@ def ray_session(
         # A bare ray.init would join whatever cluster runs on this machine.
         options |= {"include_dashboard": False, "object_store_memory": object_store_bytes}
         options |= {"num_cpus": max(cpus, len(os.sched_getaffinity(0)))}
+        if working_storage:
+            options["object_spilling_directory"] = working_storage
     try:
         _require_listener(address)
         ray.init(address=address, **options)

@@ -23,7 +23,7 @@ from pipeline.contract import (
 )
 from pipeline.errors import CorruptError
 from pipeline.instance_rows import InstanceRows
-from pipeline.storage import Storage
+from pipeline.storage import Storage, read_checked
 
 _MAGIC_BYTES = 8  # "ARROW1" and its padding
 
@@ -80,12 +80,14 @@ def write_shard(
     )
     offsets = [_MAGIC_BYTES + schema.serialize().size]
     counts = []
+    tokens = []
     with pa.ipc.new_file(sink, schema, options=options) as writer:
         for first in range(start, end, rows_per_batch):
             last = min(first + rows_per_batch, end)
             writer.write_batch(record_batch(rows, schema, first, last))
             offsets.append(sink.tell())
             counts.append(last - first)
+            tokens.append(int(rows.offsets[last] - rows.offsets[first]))
     data = file.getvalue()
     view = memoryview(data)
     lengths = np.diff(rows.offsets[start : end + 1]).astype("<u2")
@@ -99,6 +101,7 @@ def write_shard(
         first_instance=first_instance,
         batch_offsets=tuple(offsets),
         batch_rows=tuple(counts),
+        batch_tokens=tuple(tokens),
         batch_crc32=tuple(
             zlib.crc32(view[first:last]) for first, last in itertools.pairwise(offsets)
         ),
@@ -106,29 +109,63 @@ def write_shard(
     return objects, entry
 
 
-def read_batch(
-    storage: Storage, prefix: str, entry: ShardEntry, number: int, schema: pa.Schema
-) -> pa.RecordBatch:
-    """Read record batch `number` of a shard by its byte range.
+def read_message(storage: Storage, prefix: str, entry: ShardEntry, number: int) -> bytes:
+    """Read the IPC message of record batch `number` of a shard by its byte range.
 
     Raises CorruptError, naming the shard and the range, unless the bytes are the manifest's.
     """
     name = f"{prefix}/{entry.object.name}"
     start, end = entry.batch_offsets[number], entry.batch_offsets[number + 1]
-    data = storage.read_range(name, start, end - start)
-    if len(data) != end - start:
+
+    def check(data: bytes) -> None:
+        if len(data) != end - start:
+            raise CorruptError(
+                f"{storage.uri}/{name}: ends before byte {end}, its manifest says "
+                f"{entry.object.bytes} bytes: it was cut short; remove its generation and run "
+                "`python -m pipeline instances` again"
+            )
+        if zlib.crc32(data) != entry.batch_crc32[number]:
+            raise CorruptError(
+                f"{storage.uri}/{name}: bytes {start} to {end} (record batch {number}): CRC-32 "
+                "differs from the manifest's: bytes were changed; remove its generation and run "
+                "`python -m pipeline instances` again"
+            )
+
+    return read_checked(lambda: storage.read_range(name, start, end - start), check)
+
+
+def decode_message(message: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """View the record batch that an IPC message holds."""
+    return pa.ipc.read_record_batch(pa.py_buffer(message), schema)
+
+
+def read_batch(
+    storage: Storage, prefix: str, entry: ShardEntry, number: int, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Read and verify record batch `number` of a shard; CorruptError as by `read_message`."""
+    return decode_message(read_message(storage, prefix, entry, number), schema)
+
+
+def read_row_tokens(
+    storage: Storage, prefix: str, entry: ShardEntry, number: int
+) -> NDArray[np.int64]:
+    """Read from the lengths sidecar the tokens of each row of record batch `number`, int64.
+
+    Raises CorruptError, naming the sidecar, unless they are as many as the manifest says.
+    """
+    name = f"{prefix}/{entry.lengths.name}"
+    first, rows = sum(entry.batch_rows[:number]), entry.batch_rows[number]
+    data = storage.read_range(name, 2 * first, 2 * rows)
+    # A range has no checksum of its own; the sum is held to the manifest instead.
+    tokens = np.frombuffer(data[: len(data) // 2 * 2], "<u2").astype(np.int64)
+    if tokens.size != rows or int(tokens.sum()) != entry.batch_tokens[number]:
         raise CorruptError(
-            f"{storage.uri}/{name}: ends before byte {end}, its manifest says "
-            f"{entry.object.bytes} bytes: it was cut short; remove its generation and run "
+            f"{storage.uri}/{name}: rows {first} to {first + rows} have {tokens.size} lengths and "
+            f"{tokens.sum()} tokens, its manifest says {rows} and {entry.batch_tokens[number]}: it "
+            "was cut short or changed; remove its generation and run "
             "`python -m pipeline instances` again"
         )
-    if zlib.crc32(data) != entry.batch_crc32[number]:
-        raise CorruptError(
-            f"{storage.uri}/{name}: bytes {start} to {end} (record batch {number}): CRC-32 "
-            "differs from the manifest's: bytes were changed; remove its generation and run "
-            "`python -m pipeline instances` again"
-        )
-    return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+    return tokens
 
 
 def instance_rows(batch: pa.RecordBatch) -> InstanceRows:
@@ -187,6 +224,11 @@ def _inner_faults(
         rows = instance_rows(batch)
         if batch.num_rows != entry.batch_rows[number]:
             yield f"record batch {number}: {batch.num_rows} rows, not {entry.batch_rows[number]}"
+        if int(rows.offsets[-1]) != entry.batch_tokens[number]:
+            yield (
+                f"record batch {number}: {rows.offsets[-1]} tokens, not "
+                f"{entry.batch_tokens[number]}"
+            )
         start, end = entry.batch_offsets[number], entry.batch_offsets[number + 1]
         if zlib.crc32(data[start:end]) != entry.batch_crc32[number]:
             yield f"record batch {number}: CRC-32 of its bytes differs from the manifest's"

@@ -19,6 +19,7 @@ from pipeline.commit import RUN_REPORT, Generation
 from pipeline.contract import canonical_json
 from pipeline.errors import StorageError
 from pipeline.resources import PeakMemory
+from pipeline.storage import storage_retries
 
 # How much of a killed attempt's time may be missing from the run report.
 _REPORT_SECONDS = 5.0
@@ -53,13 +54,15 @@ def read_run_report(generation: Generation) -> dict[str, Any] | None:
 class Stage:
     """One run of one stage: `manifest` is that of a finished generation, else None.
 
-    run_report.json adds up the attempts: seconds of all of them, the highest memory of any.
+    run_report.json adds up the attempts: seconds and requests to the store that were repeated of
+    all of them, the highest memory of any.
     """
 
     def __init__(self, generation: Generation) -> None:
         self.generation = generation
         self.manifest = generation.manifest()
         self._units: dict[str, dict[str, int]] = {}
+        self._storage_retries = -storage_retries()  # of this process, before this stage
         self._memory = PeakMemory()
         self._started = time.time()
         self._before: Mapping[str, Any] = {}
@@ -107,11 +110,18 @@ class Stage:
             "peak_rss_bytes": max(self._memory.peak_bytes, before.get("peak_rss_bytes", 0)),
             "seconds": round(seconds + before.get("seconds", 0.0), 3),
             "started_unix_seconds": round(before.get("started_unix_seconds", self._started), 3),
+            "storage_retries": self._storage_retries
+            + storage_retries()
+            + before.get("storage_retries", 0),
             "units": self._units,
         }
 
-    def count_unit(self, marker: str, *, done_before: bool) -> None:
-        """Count a unit of a pass for run_report.json, which so tells what a resume had to do."""
+    def count_unit(self, marker: str, *, done_before: bool, storage_retries: int = 0) -> None:
+        """Count a unit of a pass for run_report.json, which so tells what a resume had to do.
+
+        `storage_retries` are the requests that a worker had to repeat for it.
+        """
+        self._storage_retries += storage_retries
         counts = self._units.setdefault(marker.split("/")[0], {"done_before": 0, "done_now": 0})
         counts["done_before" if done_before else "done_now"] += 1
 

@@ -26,7 +26,7 @@ _SHARES = {
 
 
 def tables(manifest: Mapping[str, Any]) -> Iterator[Table]:
-    """Yield what an instances manifest says of its rows: amounts, shares, lengths by split."""
+    """Yield what a set's manifest says of its rows: amounts, shares, lengths by split."""
     yield _amounts(manifest)
     yield _shares(manifest)
     for split in SPLITS:

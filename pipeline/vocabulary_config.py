@@ -34,9 +34,10 @@ class VocabularyConfig:
     normalisation."""
     start_from: Operational[str] = ""
     """vocab.txt to continue from, a path or s3:// object: its entries keep their ids. Its
-    checksum is in the fingerprint."""
+    checksum is in the fingerprint. See training.start_from for the weights."""
     new_entries: Identity[int] = 0
-    """With start_from: the most useful entries to add; they take the [unused] ids first."""
+    """With start_from: the most useful entries to add; they take the [unused] ids first. 0: the
+    vocabulary stays as it is."""
     pad_to_multiple_of: Identity[int] = 1
     """Add [unused] entries beyond vocab_size up to a multiple of this (64 suits tensor cores)."""
     lowercase: Identity[bool] = True
@@ -92,10 +93,10 @@ class VocabularyConfig:
     def _check_start(self) -> None:
         """Check the keys that belong to start_from, with it and without it."""
         require(
-            self.new_entries > 0 if self.start_from else self.new_entries == 0,
+            self.new_entries >= 0 if self.start_from else self.new_entries == 0,
             "vocabulary.new_entries",
             self.new_entries,
-            "start_from needs at least 1" if self.start_from else "belongs to start_from; set both",
+            "must be at least 0" if self.start_from else "belongs to start_from; set both",
         )
         require(
             not self.start_from or self.algorithm == "frequency",

@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from pipeline import working_storage
 from pipeline.command_line import parse_config, run_command
 from pipeline.presets import preset_names
 from pipeline.storage import open_storage
@@ -26,6 +27,7 @@ usage: python -m trainer COMMAND [--config FILE.toml] [--FIELD VALUE ...] [--deb
   run          the three above; each finds what is done already
 
   fill-mask "TEXT with [MASK]"   what the trained model puts there
+  import FOLDER                  what a checkpoint of transformers is: its tables for a run's TOML
   params PRESET                  parameters by module; PRESET is a name of deploy/models/ or a TOML
 
 `python -m trainer COMMAND --help` lists a command's fields."""
@@ -55,6 +57,7 @@ def main(argv: Sequence[str]) -> int:
     prog = f"python -m trainer {command}"
     if command in ("pretrain", "export", "report", "run"):
         settings = parse_config(TrainerConfig, config.load, rest, prog)
+        working_storage.prepare(settings.working_storage)
         open_storage(settings.root).prepare()
         for name, stage in (("pretrain", pretrain), ("export", export), ("report", report)):
             if command in (name, "run"):
@@ -62,6 +65,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if command == "fill-mask":
         return fill_mask(parse_config(FillMaskConfig, _load_fill_mask, rest, prog))
+    if command == "import":
+        return import_checkpoint(rest)
     if command == "params" and len(rest) == 1 and not rest[0].startswith("-"):
         return params(rest[0])
     if command == "params":
@@ -73,6 +78,21 @@ def main(argv: Sequence[str]) -> int:
     if command and not asked:
         print(f"\nerror: {command}: no such command", file=sys.stderr)
     return 0 if asked else 2
+
+
+def import_checkpoint(paths: Sequence[str]) -> int:
+    """Check a checkpoint of transformers and print the tables of a run that starts from it."""
+    from trainer.start_from import start_tables
+
+    asked = list(paths) in (["-h"], ["--help"])
+    if asked or len(paths) != 1 or paths[0].startswith("-"):
+        usage = (
+            "usage: python -m trainer import FOLDER\n\nFOLDER is local or s3://; a file of it does"
+        )
+        print(usage, file=sys.stdout if asked else sys.stderr)
+        return 0 if asked else 2
+    print(start_tables(paths[0]), end="")
+    return 0
 
 
 def params(preset: str) -> int:
@@ -92,7 +112,15 @@ def _load_fill_mask(path: str) -> FillMaskConfig:
 def pretrain(settings: TrainerConfig) -> None:
     """Train on the cluster, or find the training done."""
     from pipeline.stage import Stage
-    from trainer.training_run import open_instances, training_generation, training_manifest
+    from trainer.first_masks import first_mask_warnings
+    from trainer.training_run import (
+        open_instances,
+        start_report,
+        training_facts,
+        training_generation,
+        training_manifest,
+    )
+    from trainer.unfinished import begin, refuse_changed
 
     instances = open_instances(settings)
     instances.shards("train"), instances.shards("held_out")  # refused now, not after the training
@@ -100,6 +128,18 @@ def pretrain(settings: TrainerConfig) -> None:
     with Stage(generation) as stage:
         if stage.manifest is not None:
             return
+        facts = training_facts(settings, instances)
+        if not settings.training.beside_unfinished:
+            refuse_changed(generation, facts)
+        begin(generation, facts)
+        console = Console(stderr=True, soft_wrap=True, highlight=False)
+        start = start_report(settings, instances)
+        if start is not None:
+            console.print(
+                f"training: starts from {settings.training.start_from}: {start}", markup=False
+            )
+        for warning in first_mask_warnings(instances, settings.masking, settings.seed):
+            console.print(f"warning: {warning}", markup=False)
         from trainer.cluster.launch import train
 
         train(settings, generation, instances)

@@ -51,6 +51,11 @@ class BackgroundSaver:
         self._copies = copies
         self._in_flight = self._thread.submit(self._write, step, copies, encoded)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a save is still being written."""
+        return self._in_flight is not None and not self._in_flight.done()
+
     def wait(self) -> CheckpointRef | None:
         """Wait for the save in flight and return what it committed; None if there is none."""
         in_flight, self._in_flight = self._in_flight, None

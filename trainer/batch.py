@@ -90,6 +90,30 @@ class SequenceLayout:
         return self._bands[reach, block]
 
 
+@dataclass(frozen=True, kw_only=True)
+class GridLayout(SequenceLayout):
+    """A padded [B, L] grid, whose T = B L cells are all tokens; no number of it is on the host.
+
+    For tracing (ONNX), where B and L are not known yet. Padding is computed with and not attended
+    to.
+    """
+
+    attention_mask: Tensor
+    """[B, L] bool, true on tokens; each row must begin with one."""
+
+    @staticmethod
+    def of(attention_mask: Tensor) -> GridLayout:
+        """Return the layout of a grid, from its mask."""
+        rows, length = attention_mask.shape
+        places = torch.arange(length, device=attention_mask.device)
+        return GridLayout(
+            lengths=(),
+            cu_seqlens=torch.arange(rows + 1, device=attention_mask.device) * length,
+            position_ids=places.expand(rows, length).reshape(-1),
+            attention_mask=attention_mask,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorBatch:
     """The inputs of a forward pass on the model's device."""

@@ -17,7 +17,7 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -205,8 +205,12 @@ def _pointed(data: bytes) -> CheckpointRef | None:
         return None
 
 
-def latest(generation: Generation) -> tuple[CheckpointRef | None, tuple[str, ...]]:
+def latest(
+    generation: Generation, *, except_steps: Collection[int] = ()
+) -> tuple[CheckpointRef | None, tuple[str, ...]]:
     """Return the newest checkpoint (by step, then attempt) whose every byte verifies.
+
+    Those of `except_steps` are left out: a run that went wrong from them twice goes further back.
 
     And why newer ones were passed over: not complete, cut short, changed, or of another run;
     each is logged as a warning too. None if there is no checkpoint.
@@ -215,6 +219,8 @@ def latest(generation: Generation) -> tuple[CheckpointRef | None, tuple[str, ...
     storage = generation.storage
     skipped: list[str] = []
     for step, attempt in _newest_first(storage, generation):
+        if step in except_steps:
+            continue
         try:
             return _verify(storage, generation, step, attempt), tuple(skipped)
         except CorruptError as error:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
 from pipeline.config import (
     STRICT,
     Identity,
-    Operational,
     PipelineConfig,
     from_table,
     identity_fields,
@@ -18,105 +17,14 @@ from pipeline.config import (
     require,
 )
 from pipeline.contract import PAIR_LABELS
-from trainer.model_config import ModelConfig, OptimizerConfig, ScheduleConfig
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingConfig:
-    """Pre-training: how much, in which order, on what."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    total_steps: Identity[int] = 1_000_000
-    """Optimizer updates of the run."""
-    batch_size: Identity[int] = 256
-    """Sequences of one update, over all workers; a multiple of lanes."""
-    lanes: Identity[int] = 64
-    """Parts an epoch is divided over; the most workers a run can ever have."""
-    window_batches: Identity[int] = 8
-    """Record batches of a lane that are shuffled together."""
-    precision: Identity[Literal["fp32", "bf16"]] = "fp32"
-    """Arithmetic of the forward pass; weights and updates are always float32. bf16 is for GPUs and
-    CPUs with AVX-512 or AMX: on others it is many times slower."""
-    micro_batch_size: Operational[int] = 64
-    """Sequences of one forward pass on a worker."""
-    workers: Operational[int] = 2
-    """Data-parallel workers."""
-    threads_per_worker: Operational[int] = 1
-    """CPUs a worker asks Ray for and computes with."""
-    device: Operational[Literal["auto", "cpu", "cuda"]] = "auto"
-    """auto: a GPU for each worker where the cluster has enough of them, else the CPU."""
-    checkpoint_seconds: Operational[float] = 600.0
-    """Time between checkpoints; the last step always makes one."""
-    keep_checkpoints: Operational[int] = 2
-    """Newest checkpoints that stay."""
-    log_steps: Operational[int] = 10
-    """Steps between two records of metrics.jsonl."""
-    max_restarts: Operational[int] = 8
-    """Times a failed worker group is started again before the run gives up."""
-    prefetch_steps: Operational[int] = 4
-    """Steps whose batches are made ready ahead."""
-
-    def __post_init__(self) -> None:
-        for name in (
-            "total_steps",
-            "batch_size",
-            "lanes",
-            "window_batches",
-            "micro_batch_size",
-            "workers",
-            "threads_per_worker",
-            "keep_checkpoints",
-            "log_steps",
-            "prefetch_steps",
-        ):
-            value = getattr(self, name)
-            require(value >= 1, f"training.{name}", value, "must be at least 1")
-        require(
-            self.prefetch_steps <= 1_000,
-            "training.prefetch_steps",
-            self.prefetch_steps,
-            "must be at most 1000: every batch ahead is held in memory",
-        )
-        require(
-            self.batch_size % self.lanes == 0,
-            "training.batch_size",
-            self.batch_size,
-            f"must be a multiple of training.lanes = {self.lanes}",
-        )
-        require(
-            self.workers <= self.lanes,
-            "training.workers",
-            self.workers,
-            f"must be at most training.lanes = {self.lanes}",
-        )
-        require(
-            self.checkpoint_seconds >= 0.0,
-            "training.checkpoint_seconds",
-            self.checkpoint_seconds,
-            "must be >= 0",
-        )
-        require(self.max_restarts >= 0, "training.max_restarts", self.max_restarts, "must be >= 0")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationConfig:
-    """Evaluation on the held-out instances, with masks that never change."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-
-    every_steps: Operational[int] = 0
-    """Steps between evaluations; 0: after the last step only."""
-    max_instances: Identity[int] = 100_000
-    """Held-out instances to evaluate on, the first ones."""
-    batch_size: Operational[int] = 64
-    """Sequences of one forward pass."""
-
-    def __post_init__(self) -> None:
-        require(self.every_steps >= 0, "evaluation.every_steps", self.every_steps, "must be >= 0")
-        for name in ("max_instances", "batch_size"):
-            value = getattr(self, name)
-            require(value >= 1, f"evaluation.{name}", value, "must be at least 1")
+from trainer.divergence_config import DivergenceConfig
+from trainer.export_config import ExportConfig
+from trainer.model_config import ModelConfig
+from trainer.optimizer_config import OptimizerConfig
+from trainer.phase_config import PhaseConfig, phase_ends
+from trainer.schedule import Budget
+from trainer.schedule_config import ScheduleConfig
+from trainer.training_config import EvaluationConfig, TrainingConfig
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,27 +37,111 @@ class TrainerConfig(PipelineConfig):
     optimizer: Identity[OptimizerConfig] = OptimizerConfig()
     schedule: Identity[ScheduleConfig] = ScheduleConfig()
     training: Identity[TrainingConfig] = TrainingConfig()
+    phases: Identity[tuple[PhaseConfig, ...]] = ()
+    """Parts of the training one after another; none: one, as [training] says."""
+    divergence: Identity[DivergenceConfig] = DivergenceConfig()
     evaluation: Identity[EvaluationConfig] = EvaluationConfig()
+    export: Identity[ExportConfig] = ExportConfig()
 
     def __post_init__(self) -> None:
         PipelineConfig.__post_init__(self)
-        # The padding token's id is known with the vocabulary only: 0 is the least there can be.
-        positions = self.model.max_position_embeddings - self.model.first_position(0)
-        require(
-            self.instances.max_seq_length <= positions,
-            "model.max_position_embeddings",
-            self.model.max_position_embeddings,
-            f"leaves positions for {positions} tokens, instances.max_seq_length = "
-            f"{self.instances.max_seq_length}",
-        )
         if self.instances.objective in PAIR_LABELS:
             self._require_pair_head()
+        self._require_lengths()
+        self.budget.require_schedule(self.schedule)
+        self._require_phases()
         require(
-            self.schedule.warmup_steps < self.training.total_steps,
-            "schedule.warmup_steps",
-            self.schedule.warmup_steps,
-            f"must be below training.total_steps = {self.training.total_steps}",
+            self.evaluation.masking_probability == 0.0 or self.masking.mode == "dynamic",
+            "evaluation.masking_probability",
+            self.evaluation.masking_probability,
+            'must be 0: masking.mode = "static" has the masks in the shards, held-out ones too',
         )
+
+    @property
+    def budget(self) -> Budget:
+        """The length of the run."""
+        training = self.training
+        if training.total_tokens:
+            return Budget(unit="tokens", total=training.total_tokens)
+        return Budget(unit="steps", total=training.total_steps)
+
+    @property
+    def resolved_phases(self) -> tuple[PhaseConfig, ...]:
+        """The phases with every value filled in; one where the config has none."""
+        training = self.training
+        lengths = self.instances.max_seq_lengths
+        only = PhaseConfig(max_seq_length=training.max_seq_length or lengths[0], share=1.0)
+        return tuple(
+            dataclasses.replace(
+                phase,
+                batch_size=phase.batch_size or training.batch_size,
+                learning_rate=phase.learning_rate or self.optimizer.learning_rate,
+            )
+            for phase in self.phases or (only,)
+        )
+
+    @property
+    def positions(self) -> int:
+        """Tokens of a sequence that the model has positions for at most."""
+        # The padding token's id is known with the vocabulary only: 0 is the least there can be.
+        return self.model.max_position_embeddings - self.model.first_position(0)
+
+    @property
+    def trained_length(self) -> int:
+        """Tokens at most of the instances that are trained on, in any phase."""
+        return max(phase.max_seq_length for phase in self.resolved_phases)
+
+    def _require_lengths(self) -> None:
+        lengths = self.instances.max_seq_lengths
+        if self.phases:
+            require(
+                self.training.max_seq_length == 0,
+                "training.max_seq_length",
+                self.training.max_seq_length,
+                "must be 0: each of the phases has its own",
+            )
+        for number, phase in enumerate(self.phases):
+            require(
+                phase.max_seq_length in lengths,
+                f"phases.{number}.max_seq_length",
+                phase.max_seq_length,
+                f"must be one of instances.max_seq_length = {list(lengths)}",
+            )
+        require(
+            bool(self.phases)
+            or self.training.max_seq_length in lengths
+            or (self.training.max_seq_length == 0 and len(lengths) == 1),
+            "training.max_seq_length",
+            self.training.max_seq_length,
+            f"must be one of instances.max_seq_length = {list(lengths)}, or give [[phases]]",
+        )
+        require(
+            self.trained_length <= self.positions,
+            "model.max_position_embeddings",
+            self.model.max_position_embeddings,
+            f"leaves positions for {self.positions} tokens, an instance has {self.trained_length}",
+        )
+
+    def _require_phases(self) -> None:
+        phase_ends([phase.share for phase in self.resolved_phases], self.budget.total)
+        initial = self.training.initial_batch_size
+        warmup = self.budget.batch_size_warmup(self.schedule)
+        require(
+            (initial > 0) == (warmup > 0),
+            "training.initial_batch_size",
+            initial,
+            f"and schedule.batch_size_warmup_{self.budget.unit} = {warmup} belong together: give "
+            "both, or leave both out",
+        )
+        for number, phase in enumerate(self.resolved_phases):
+            name = f"phases.{number}.batch_size" if self.phases else "training.batch_size"
+            require(
+                phase.batch_size >= max(initial, self.training.workers),
+                name,
+                phase.batch_size,
+                f"must be at least training.workers = {self.training.workers} and "
+                f"training.initial_batch_size = {initial}",
+            )
 
     def _require_pair_head(self) -> None:
         objective = self.instances.objective
@@ -176,10 +168,12 @@ def load(path: str) -> TrainerConfig:
 
 def training_identity(config: TrainerConfig) -> dict[str, Any]:
     """Return the identity fields that the training stage depends on, beside its shards."""
-    identity = {
+    identity: dict[str, Any] = {
         name: identity_fields(getattr(config, name))
-        for name in ("model", "optimizer", "schedule", "training", "evaluation")
+        for name in ("model", "optimizer", "schedule", "training", "divergence", "evaluation")
     }
+    identity["training"]["max_seq_length"] = 0 if config.phases else config.trained_length
+    identity["phases"] = [identity_fields(phase) for phase in config.phases]
     # Static masks lie in the shards, whose fingerprint covers them.
     if config.masking.mode == "dynamic":
         identity["masking"] = identity_fields(config.masking)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.commit import Generation
@@ -12,12 +13,19 @@ from trainer.checkpoint import AttemptFence
 
 # A record a second at most goes to the store: an object store has no append.
 _FLUSH_SECONDS = 5.0
+# What a record of each kind cannot be without.
+_NEEDED = {"train": "attempt", "evaluation": "mlm_loss_nats", "rollback": "from_step"}
 
 
 class Journal:
-    """The records of a run so far; those after the step resumed from are dropped."""
+    """The records of a run so far; those after the step resumed from are dropped.
 
-    def __init__(self, fence: AttemptFence, step: int) -> None:
+    Of returns to a checkpoint only `rollbacks` stay, which the state resumed from has behind it.
+    """
+
+    def __init__(
+        self, fence: AttemptFence, step: int, rollbacks: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         generation = fence.generation
         self._fence = fence
         self._storage = generation.storage
@@ -26,7 +34,11 @@ class Journal:
         self._last: tuple[str, int] | None = None
         self._flushed = time.monotonic()
         for record in read_journal(generation):
-            if record["step"] <= step:
+            if record["kind"] == "rollback":
+                stays = any(one.items() <= record.items() for one in rollbacks)
+            else:
+                stays = record["step"] <= step
+            if stays:
                 self._add(record)
 
     def write(self, record: dict[str, Any]) -> None:
@@ -38,7 +50,7 @@ class Journal:
     def _add(self, record: dict[str, Any]) -> None:
         what = (record["kind"], record["step"])
         # A run killed between its last evaluation and its result evaluates once more.
-        if what == self._last:
+        if what == self._last and record["kind"] != "rollback":
             self._lines.pop()
         self._lines.append(json.dumps(record))
         self._last = what
@@ -78,5 +90,5 @@ def _record(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict) or not isinstance(record.get("step"), int):
         return None
-    needed = {"train": "attempt", "evaluation": "mlm_loss_nats"}.get(record.get("kind", ""))
+    needed = _NEEDED.get(record.get("kind", ""))
     return record if needed in record else None

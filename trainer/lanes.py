@@ -2,102 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pipeline.contract import ShardEntry
-from pipeline.instance_set import InstanceSet
-from trainer.assembly import Instances, concatenate
-from trainer.epoch_order import EpochOrder, RecordBatches
+from trainer.assembly import Instances, Taken, concatenate
+from trainer.epoch_order import EpochOrder, LaneOrder
+
+
+@dataclass(slots=True, kw_only=True)
+class _Window:
+    instances: Instances
+    order: NDArray[np.int64]
+    """Its rows as they are handed out."""
+    units: NDArray[np.int64]
+    """The lane's unit that each of them is taken at, in that order."""
+    taken: int
+    """How many of them were handed out."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Lane:
-    lane: int
-    row: int
-    """Next row of the epoch's sequence."""
-    end: int
-    window: Instances | None = None
-    """The window that `row` stands in, shuffled."""
-    taken: int = 0
-    """Instances of it that were handed out."""
+    number: int
+    order: LaneOrder
+    next_window: int
+    window: _Window | None = None
 
 
 class RankLanes:
-    """Hands out the rows of some lanes in their order, from `taken` rows on in every lane.
+    """Hands out the rows of some lanes in their order, from `cursor` units of the epoch on.
 
-    Memory: one window a lane, and the record batches that one of these lanes has read and
-    another still needs (those the boundaries between lanes fall into).
+    `read` returns a record batch by its index. Memory: one window a lane.
     """
 
     def __init__(
-        self,
-        instance_set: InstanceSet,
-        shards: Sequence[ShardEntry],
-        table: RecordBatches,
-        order: EpochOrder,
-        lanes: range,
-        taken: int,
+        self, order: EpochOrder, lanes: range, cursor: int, read: Callable[[int], Instances]
     ) -> None:
-        self._set = instance_set
-        self._shards = shards
-        self._table = table
         self._order = order
+        self._cursor = cursor
+        self._read = read
+        self._own = lanes
         self._lanes = []
-        self._kept: dict[int, Instances] = {}
-        # How many of these lanes have yet to read the record batch at each place.
-        self._readers = np.zeros(order.batches.size, dtype=np.int64)
-        for lane in lanes:
-            start, end = order.lane_rows(lane)
-            row = min(start + taken, end)
-            self._lanes.append(_Lane(lane=lane, row=row, end=end))
-            if row < end:
-                places = order.places_from(lane, row)
-                self._readers[places.start : places.stop] += 1
+        for number in lanes:
+            lane = order.lane(number)
+            asked = order.lane_units(range(number, number + 1), np.array([cursor]))
+            window = lane.window_from(int(asked[0, 0]))
+            self._lanes.append(_Lane(number=number, order=lane, next_window=window))
 
-    def take(self, count: int) -> tuple[list[Instances], list[int]]:
-        """Return the next `count` rows of every lane, fewer where it ends, and how many of each."""
-        pieces: list[Instances] = []
-        counts = []
-        for lane in self._lanes:
-            before = lane.row
-            last = min(lane.row + count, lane.end)
-            while lane.row < last:
-                pieces.append(self._next(lane, last))
-            counts.append(lane.row - before)
-        return pieces, counts
+    def take(self, cursors: Sequence[int]) -> list[Taken]:
+        """Return the rows of the steps that end at `cursors`, units of the epoch that rise."""
+        taken = []
+        # What was asked before is taken; after a restart that is part of a window.
+        everyone = self._order.lane_units(self._own, np.array([self._cursor, *cursors]))
+        for lane, asked in zip(self._lanes, everyone, strict=True):
+            while True:
+                if lane.window is None:
+                    if lane.next_window >= lane.order.windows or (
+                        lane.order.units[lane.next_window] >= asked[-1]
+                    ):
+                        break
+                    lane.window = self._open(lane, asked[0])
+                piece = _rows_until(lane.window, asked[1:])
+                if piece is not None:
+                    taken.append(piece)
+                if lane.window.taken < lane.window.order.size:
+                    break
+                lane.window = None
+        self._cursor = cursors[-1]
+        return taken
 
-    def _next(self, lane: _Lane, last: int) -> Instances:
-        """Return rows of a lane up to `last` or to the end of its window."""
-        if lane.window is None or lane.taken == lane.window.count:
-            lane.window, lane.taken = self._open_window(lane), 0
-        end = min(lane.taken + last - lane.row, lane.window.count)
-        piece = lane.window.span(lane.taken, end)
-        lane.row += end - lane.taken
-        lane.taken = end
-        return piece
+    def _open(self, lane: _Lane, asked: int) -> _Window:
+        number = lane.next_window
+        lane.next_window += 1
+        pieces = [
+            self._read(int(lane.order.batch[at])).span(
+                int(lane.order.start[at]), int(lane.order.end[at])
+            )
+            for at in lane.order.segments(number)
+        ]
+        instances = concatenate(pieces)
+        order, units = self._order.window_rows(
+            lane.number, lane.order, number, instances.row_tokens()
+        )
+        taken = int(np.searchsorted(units, asked, side="left"))
+        return _Window(instances=instances, order=order, units=units, taken=taken)
 
-    def _open_window(self, lane: _Lane) -> Instances:
-        window = self._order.window_at(lane.lane, lane.row)
-        pieces = []
-        for place in window.places:
-            first = int(self._order.starts[place])
-            piece = self._read(place)
-            start, end = max(window.start - first, 0), min(window.end - first, piece.count)
-            pieces.append(piece.span(start, end))
-        # From within a window only after a restart; what comes before was handed out then.
-        return concatenate(pieces).take(window.order[lane.row - window.start :])
 
-    def _read(self, place: int) -> Instances:
-        piece = self._kept.pop(place, None)
-        if piece is None:
-            batch = int(self._order.batches[place])
-            shard = self._shards[self._table.shard[batch]]
-            rows = self._set.read_rows(shard, int(self._table.number[batch]))
-            piece = Instances.of(rows, int(self._table.first_instance[batch]))
-        self._readers[place] -= 1
-        if self._readers[place] > 0:
-            self._kept[place] = piece
-        return piece
+def _rows_until(window: _Window, asked: NDArray[np.int64]) -> Taken | None:
+    """Return the rows of a window whose turn is before each step's `asked`, None if none."""
+    ends = np.maximum(np.searchsorted(window.units, asked), window.taken)
+    counts = ends.copy()
+    counts[0] -= window.taken
+    counts[1:] -= ends[:-1]
+    rows = window.order[window.taken : ends[-1]]
+    window.taken = int(ends[-1])
+    return Taken(instances=window.instances, rows=rows, counts=counts) if rows.size else None

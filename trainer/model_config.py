@@ -1,10 +1,9 @@
-"""Model, optimizer and schedule of a run's TOML as frozen dataclasses."""
+"""The [model] table of a run's TOML as a frozen dataclass."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from typing import Literal
 
 from pipeline.config_fields import STRICT, Identity, require
@@ -32,6 +31,8 @@ TWIN_SWITCHES: dict[Architecture, dict[str, tuple[object, ...]]] = {
         "parameter_sharing": ("none",),
         "position_offset": ("after_pad_token_id",),
         "pooler": (False,),
+        # RobertaForMaskedLM's head is exact GELU whatever its config says.
+        "hidden_act": ("gelu",),
     },
     "albert": {**_POST_NORM, "position_offset": ("none",)},
     "modern": {
@@ -55,7 +56,7 @@ class ModelConfig:
     __pydantic_config__ = STRICT
 
     architecture: Identity[Architecture] = "bert"
-    """The Hugging Face model that the export is: EncoderForPreTraining, RobertaForMaskedLM,
+    """The Hugging Face model that the export is: BertForPreTraining, RobertaForMaskedLM,
     AlbertForPreTraining or ModernBertForMaskedLM; a switch below that it does not have is refused.
     custom: any switches, and no export."""
     hidden_size: Identity[int] = 768
@@ -155,9 +156,15 @@ class ModelConfig:
             self.hidden_size,
             f"gives heads of {head_size}: rotary positions turn pairs, so it must be even",
         )
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "embedding_dropout"):
+        for name in (
+            "hidden_dropout_prob",
+            "attention_probs_dropout_prob",
+            "embedding_dropout_prob",
+        ):
             value = getattr(self, name)
-            require(0.0 <= value < 1.0, f"model.{name}", value, "must be in [0, 1)")
+            require(
+                value is None or 0.0 <= value < 1.0, f"model.{name}", value, "must be in [0, 1)"
+            )
         for name in ("layer_norm_eps", "initializer_range"):
             value = getattr(self, name)
             require(0.0 < value < 1.0, f"model.{name}", value, "must be in (0, 1)")
@@ -216,63 +223,3 @@ class ModelConfig:
     def is_global(self, layer: int) -> bool:
         """Tell whether a layer (the first is 0) attends to the whole sequence."""
         return layer % self.global_attention_every == 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerConfig:
-    """The optimizer; the defaults are those of Devlin et al. 2019, A.2."""
-
-    __pydantic_config__ = STRICT
-
-    name: Identity[Literal["adamw"]] = "adamw"
-    """adamw: Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
-    learning_rate: Identity[float] = 1e-4
-    """Peak learning rate, reached at the end of the warm-up."""
-    betas: Identity[tuple[float, float]] = (0.9, 0.999)
-    """Decay of the running means of the gradient and of its square."""
-    eps: Identity[float] = 1e-6
-    """Added to the root of the second moment (released code of BERT: 1e-6)."""
-    weight_decay: Identity[float] = 0.01
-    """Decoupled weight decay; never of biases and LayerNorm weights."""
-    clip_norm: Identity[float] = 1.0
-    """Largest global norm of the gradient; inf turns clipping off."""
-
-    def __post_init__(self) -> None:
-        for name in ("learning_rate", "eps"):
-            value = getattr(self, name)
-            require(
-                0.0 < value < math.inf, f"optimizer.{name}", value, "must be a finite number > 0"
-            )
-        require(
-            all(0.0 <= beta < 1.0 for beta in self.betas),
-            "optimizer.betas",
-            list(self.betas),
-            "each must be in [0, 1)",
-        )
-        require(
-            0.0 <= self.weight_decay < 1.0,
-            "optimizer.weight_decay",
-            self.weight_decay,
-            "must be in [0, 1)",
-        )
-        require(
-            self.clip_norm > 0.0,
-            "optimizer.clip_norm",
-            self.clip_norm,
-            "must be > 0; inf turns clipping off",
-        )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleConfig:
-    """Learning rate over the steps of a run; the defaults are those of Devlin et al. 2019, A.2."""
-
-    __pydantic_config__ = STRICT
-
-    warmup_steps: Identity[int] = 10_000
-    """Steps over which the learning rate rises linearly to its peak."""
-    decay: Identity[Literal["linear", "cosine", "constant"]] = "linear"
-    """How it falls from the peak to zero over the remaining steps; constant: it stays."""
-
-    def __post_init__(self) -> None:
-        require(self.warmup_steps >= 0, "schedule.warmup_steps", self.warmup_steps, "must be >= 0")

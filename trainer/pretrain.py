@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import distributed as dist
 
 from pipeline.commit import Generation
+from pipeline.errors import TrainingError
 from pipeline.instance_set import InstanceSet
+from pipeline.metrics import TrainingMetrics
 from trainer.checkpoint import AttemptFence, CheckpointRef, latest, load
 from trainer.config import TrainerConfig
-from trainer.loader import Loader, evaluation_batches
+from trainer.data_plan import DataPlan, LoaderState
+from trainer.divergence import DivergenceError, LossWatch
+from trainer.loader import Loader, StepBatches, evaluation_batches
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import load_optimizer_tensors, make_optimizer
-from trainer.recorder import Progress, Recorder
-from trainer.schedule import learning_rate
-from trainer.step import EvalResult, evaluate, train_step
+from trainer.phases import Source
+from trainer.progress import Progress, Rollback
+from trainer.ranks import Worker, from_rank_zero
+from trainer.record_cache import RecordCache
+from trainer.recorder import Recorder, training_metrics
+from trainer.run_plan import loader_phases, step_plan
+from trainer.step import EvalResult, StepResult, evaluate, train_step
+from trainer.step_plan import StepPlan
 from trainer.training_run import initial_model
 
 # Every token count of a flat batch makes oneDNN primitives of its own: the 1,024 it keeps by
@@ -28,118 +38,281 @@ from trainer.training_run import initial_model
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """One rank of a run and what it computes on."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What does not change over the attempts of a run on one worker."""
 
-    rank: int
-    world_size: int
-    device: torch.device
-    group: dist.ProcessGroup | None
+    config: TrainerConfig
+    generation: Generation
+    sources: Sequence[tuple[Source, ...]]
+    """The instance sets of each phase."""
+    plan: StepPlan
+    worker: Worker
+    metrics: TrainingMetrics | None
+    """On rank 0."""
+
+    def instances(self, step: int) -> InstanceSet:
+        """Return the set that an evaluation after `step` updates is on: that of its phase."""
+        return self.sources[self.plan.phase(max(step - 1, 0))][0].instances
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An attempt that ended because a step went wrong."""
+
+    error: DivergenceError
+    progress: Progress
+    """Before that step."""
+    data: DataPlan
+    position: LoaderState
+    """After the data of that step."""
+    leftovers: ExitStack
+    """What is still to be closed: it may have to wait for a checkpoint to be written."""
+
+    def taken_back_to(self, good: Progress) -> Progress:
+        """Return the progress of a run that goes on from `good` without the data since then."""
+        step = good.step
+        position = self.position
+        if good.loader is not None and good.loader.phase != position.phase:
+            position = self.data.skip(good.loader, self.progress.step - step + 1)
+        handed_out = self.progress.sequences_seen + self.error.sequences
+        rollback = Rollback(
+            from_step=self.progress.step,
+            to_step=step,
+            skipped_sequences=handed_out - good.sequences_seen,
+            reason=str(self.error),
+        )
+        return dataclasses.replace(
+            good,
+            loader=dataclasses.replace(position, step=step),
+            rollbacks=[*self.progress.rollbacks, rollback],
+        )
 
 
 def pretrain(
-    config: TrainerConfig, generation: Generation, instances: InstanceSet, worker: Worker
+    config: TrainerConfig,
+    generation: Generation,
+    sources: Sequence[tuple[Source, ...]],
+    worker: Worker,
 ) -> None:
     """Train from the newest verified checkpoint to the last step, and leave result.json.
 
-    `instances` are those that `generation` is named after, whatever became current since.
+    `sources` are the instance sets of each phase, those that `generation` is named after, whatever
+    became current since. A step that goes wrong takes the run back to its last good checkpoint, and
+    on without the data up to that step, divergence.max_rollbacks times at most.
+
     Every rank of the group calls it. Raises what its parts raise: TrainingError, CorruptError.
     """
+    worker.use_device()
     torch.set_num_threads(config.training.threads_per_worker)
-    model = initial_model(config, instances).to(worker.device)
-    optimizer = make_optimizer(model, config.optimizer)
-    # The fence first: from here on no earlier attempt commits a checkpoint that `_restore` misses.
-    fence = AttemptFence.take(generation) if worker.rank == 0 else None
-    progress = _restore(generation, worker, model, optimizer)
-    recorder = Recorder(config, fence, progress) if fence else None
-    training = config.training
-    loader = Loader(
-        instances,
-        seed=config.seed,
-        rules=config.masking,
-        lanes=training.lanes,
-        window_batches=training.window_batches,
-        batch_size=training.batch_size,
-        micro_batch_size=training.micro_batch_size,
-        rank=worker.rank,
-        world_size=worker.world_size,
-        state=progress.loader,
-        prefetch=training.prefetch_steps,
+    run = Run(
+        config=config,
+        generation=generation,
+        sources=sources,
+        plan=step_plan(config, sources),
+        worker=worker,
+        metrics=training_metrics(config) if worker.rank == 0 else None,
     )
-    with loader, recorder or nullcontext():
-        while progress.step < training.total_steps:
+    failure = _attempt(run, None)
+    while failure is not None:
+        done = len(failure.progress.rollbacks)
+        if done >= config.divergence.max_rollbacks:
+            failure.leftovers.close()
+            raise TrainingError(
+                f"{failure.error}; the run went back {done} times already "
+                f"(divergence.max_rollbacks = {config.divergence.max_rollbacks}): lower "
+                "optimizer.learning_rate, lengthen the warm-up, or look at the data there"
+            ) from failure.error
+        failure = _attempt(run, failure)
+
+
+def _attempt(run: Run, failed: Failure | None) -> Failure | None:
+    """Train from the last good checkpoint to the end; a failure is what the next one goes on from.
+
+    Every attempt has a fence of its own, so that it never writes what the one before has written.
+    """
+    config, worker = run.config, run.worker
+    model = initial_model(config, run.sources[-1][0].instances).to(worker.device)
+    model.encoder.activation_checkpointing = config.training.activation_checkpointing
+    if config.training.compile:
+        model.encoder.compile_blocks()
+    optimizer = make_optimizer(model, config.optimizer)
+    fence, progress = _restore(run, model, optimizer, failed)
+    with ExitStack() as stack:
+        recorder = None
+        if fence is not None and run.metrics is not None:
+            recorder = stack.enter_context(Recorder(config, fence, progress, run.metrics))
+            if failed is not None:
+                recorder.rollback(progress.rollbacks[-1])
+        with _loader(run, progress) as loader:
+            failure = _train(run, loader, model, optimizer, progress, recorder)
+        if failure is None:
+            return None
+        return dataclasses.replace(failure, leftovers=stack.pop_all())
+
+
+def _train(
+    run: Run,
+    loader: Loader,
+    model: EncoderForPreTraining,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    recorder: Recorder | None,
+) -> Failure | None:
+    """Do the updates that are left, evaluate and save; `progress` goes along."""
+    watch = LossWatch(run.config.divergence, progress.losses)
+    every = run.config.evaluation.every_steps
+    steps = run.plan.total_steps
+    handed_out = 0
+    try:
+        while progress.step < steps:
             started = time.monotonic()
             batches = next(loader)
+            handed_out = 1
             wait_seconds = time.monotonic() - started
-            rate = learning_rate(
-                progress.step,
-                total_steps=training.total_steps,
-                peak=config.optimizer.learning_rate,
-                schedule=config.schedule,
-            )
-            result = train_step(
-                model,
-                optimizer,
-                batches.micro_batches,
-                step=progress.step,
-                seed=config.seed,
-                rank=worker.rank,
-                learning_rate=rate,
-                clip_norm=config.optimizer.clip_norm,
-                precision=training.precision,
-                device=worker.device,
-                group=worker.group,
-            )
-            progress.step += 1
-            progress.sequences_seen += batches.sequences
-            progress.tokens_seen += result.tokens
-            progress.loader = batches.state_after
+            result = _update(run, model, optimizer, batches, progress.step, watch.limit)
+            handed_out = 0
+            epochs = loader.plan.epochs(progress.loader or loader.plan.start(None))
+            _advance(run.plan, progress, batches, result, watch)
             if recorder:
-                recorder.step(result, progress, rate, wait_seconds, time.monotonic() - started)
-            every = config.evaluation.every_steps
-            if every and progress.step % every == 0 and progress.step < training.total_steps:
-                evaluation = _evaluate(config, instances, worker, model)
+                recorder.step(
+                    result,
+                    progress,
+                    rate=run.plan.learning_rate(progress.step - 1),
+                    wait_seconds=wait_seconds,
+                    seconds=time.monotonic() - started,
+                    phase=batches.phase + 1,
+                    epochs=epochs,
+                    is_last=progress.step == steps,
+                )
+            if every and progress.step % every == 0 and progress.step < steps:
+                evaluation = _evaluate(run, model, progress.step)
                 if recorder:
                     recorder.evaluation(progress.step, evaluation)
             if recorder:
-                recorder.save_when_due(model, optimizer, progress)
-        evaluation = _evaluate(config, instances, worker, model)
-        if recorder:
-            recorder.evaluation(progress.step, evaluation)
-            recorder.finish(model, optimizer, progress, evaluation, instances)
-    if worker.group is not None:
-        dist.barrier(group=worker.group)
+                # At the start of a phase too: a failure then never goes back to other data.
+                now = progress.step in run.plan.phase_starts
+                recorder.save_when_due(model, optimizer, progress, now=now)
+        evaluation = _evaluate(run, model, steps)
+    except DivergenceError as error:
+        before = progress.loader or loader.plan.start(None)
+        return Failure(
+            error=error,
+            progress=progress,
+            data=loader.plan,
+            position=loader.plan.skip(before, handed_out),
+            leftovers=ExitStack(),
+        )
+    if recorder:
+        recorder.evaluation(steps, evaluation)
+        recorder.finish(model, optimizer, progress, evaluation, run.instances(steps))
+    return None
+
+
+def _update(
+    run: Run,
+    model: EncoderForPreTraining,
+    optimizer: torch.optim.Optimizer,
+    batches: StepBatches,
+    step: int,
+    loss_limit: float,
+) -> StepResult:
+    config, worker = run.config, run.worker
+    return train_step(
+        model,
+        optimizer,
+        batches.micro_batches,
+        step=step,
+        seed=config.seed,
+        rank=worker.rank,
+        learning_rate=run.plan.learning_rate(step),
+        clip_norm=config.optimizer.clip_norm,
+        precision=config.training.precision,
+        device=worker.device,
+        group=worker.group,
+        loss_limit=loss_limit,
+    )
+
+
+def _advance(
+    plan: StepPlan, progress: Progress, batches: StepBatches, result: StepResult, watch: LossWatch
+) -> None:
+    """Take an update that was done into `progress`."""
+    progress.step += 1
+    progress.sequences_seen += result.sequences
+    progress.tokens_seen += result.tokens
+    progress.loader = batches.state_after
+    watch.add(result.loss)
+    if progress.step in plan.phase_starts:
+        progress.phase_starts.append(progress.step)
+        # Another length of rows has another level of loss.
+        watch.clear()
+    progress.losses = watch.losses
+
+
+def _loader(run: Run, progress: Progress) -> Loader:
+    training = run.config.training
+    cache = None
+    if training.cache_directory:
+        cache = RecordCache(training.cache_directory, training.cache_bytes)
+    return Loader(
+        loader_phases(run.config, run.sources, run.plan),
+        seed=run.config.seed,
+        rules=run.config.masking,
+        lanes=training.lanes,
+        window_batches=training.window_batches,
+        rank=run.worker.rank,
+        world_size=run.worker.world_size,
+        state=progress.loader,
+        prefetch=training.prefetch_steps,
+        read_ahead_bytes=training.read_ahead_bytes,
+        read_threads=training.read_threads,
+        cache=cache,
+    )
 
 
 def _restore(
-    generation: Generation,
-    worker: Worker,
+    run: Run,
     model: EncoderForPreTraining,
-    optimizer: torch.optim.AdamW,
-) -> Progress:
-    """Load the newest checkpoint that verifies; rank 0 picks it for every rank."""
-    chosen: list[Any] = [None]
-    if worker.rank == 0:
-        ref, _ = latest(generation)
-        chosen = [ref.to_json() if ref else None]
-    if worker.group is not None:
-        dist.broadcast_object_list(chosen, src=0, group=worker.group, device=worker.device)
-    if chosen[0] is None:
-        return Progress()
-    checkpoint = load(generation, CheckpointRef.from_json(chosen[0]))
-    model.load_state_dict(checkpoint.model)
-    load_optimizer_tensors(optimizer, model, checkpoint.optimizer)
-    return Progress.from_json(checkpoint.state)
+    optimizer: torch.optim.Optimizer,
+    failed: Failure | None,
+) -> tuple[AttemptFence | None, Progress]:
+    """Load the newest good checkpoint that verifies, or stay at the initial weights.
+
+    A checkpoint that a run has gone back to already, and failed again, is not good: then it is the
+    one before. Rank 0 picks it for every rank, and takes the fence.
+    """
+    fence: AttemptFence | None = None
+
+    def choose() -> dict[str, Any] | None:
+        nonlocal fence
+        if failed is not None:
+            failed.leftovers.close()
+        # The fence first: no earlier attempt then commits a checkpoint that is not seen here.
+        fence = AttemptFence.take(run.generation)
+        tried = {one.to_step for one in failed.progress.rollbacks} if failed else set()
+        ref, _ = latest(run.generation, except_steps=tried)
+        return ref.to_json() if ref else None
+
+    chosen = from_rank_zero(run.worker, choose)
+    progress = Progress()
+    if chosen is not None:
+        checkpoint = load(run.generation, CheckpointRef.from_json(chosen))
+        model.load_state_dict(checkpoint.model)
+        load_optimizer_tensors(optimizer, model, checkpoint.optimizer)
+        progress = Progress.from_json(checkpoint.state)
+    return fence, failed.taken_back_to(progress) if failed else progress
 
 
-def _evaluate(
-    config: TrainerConfig, instances: InstanceSet, worker: Worker, model: EncoderForPreTraining
-) -> EvalResult:
+def _evaluate(run: Run, model: EncoderForPreTraining, step: int) -> EvalResult:
+    config, worker = run.config, run.worker
+    rules = config.masking
+    if config.evaluation.masking_probability:
+        rules = dataclasses.replace(rules, probability=config.evaluation.masking_probability)
     batches = evaluation_batches(
-        instances,
+        run.instances(step),
         seed=config.seed,
-        rules=config.masking,
+        rules=rules,
         rank=worker.rank,
         world_size=worker.world_size,
         batch_size=config.evaluation.batch_size,

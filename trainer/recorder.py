@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any
@@ -18,48 +18,19 @@ from trainer.background_saver import BackgroundSaver
 from trainer.checkpoint import AttemptFence
 from trainer.config import TrainerConfig
 from trainer.journal import Journal
-from trainer.loader import LoaderState
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import optimizer_tensors
+from trainer.progress import Progress, Rollback
 from trainer.step import EvalResult, StepResult
 
 # What the metrics call the loss of an objective's pairs.
 _PAIR_OBJECTIVES = {
     objective: label.removesuffix("_label") for objective, label in PAIR_LABELS.items()
 }
+_log = logging.getLogger(__name__)
+
 RESULT = "result.json"
 METRICS_TEXT = "metrics.prom"
-
-
-@dataclass(slots=True, kw_only=True)
-class Progress:
-    """What a checkpoint keeps beside the tensors."""
-
-    step: int = 0
-    sequences_seen: int = 0
-    tokens_seen: int = 0
-    loader: LoaderState | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the form a checkpoint keeps."""
-        loader = self.loader.to_json() if self.loader else None
-        return {
-            "step": self.step,
-            "sequences_seen": self.sequences_seen,
-            "tokens_seen": self.tokens_seen,
-            "loader": loader,
-        }
-
-    @staticmethod
-    def from_json(state: Mapping[str, Any]) -> Progress:
-        """Rebuild from `to_json`."""
-        loader = LoaderState.from_json(state["loader"]) if state["loader"] else None
-        return Progress(
-            step=state["step"],
-            sequences_seen=state["sequences_seen"],
-            tokens_seen=state["tokens_seen"],
-            loader=loader,
-        )
 
 
 @dataclass(slots=True)
@@ -92,6 +63,7 @@ class Window:
         pairs = {} if self.pair_loss is None else {"pair_loss": self.pair_loss / self.steps}
         return {
             "data_wait_seconds": self.data_wait_seconds / self.steps,
+            "masked_share": self.masked_tokens / self.tokens,
             "mlm_accuracy": self.mlm_correct / self.masked_tokens,
             "mlm_loss": self.mlm_loss / self.steps,
             "step_seconds": seconds / self.steps,
@@ -100,19 +72,32 @@ class Window:
         }
 
 
+def training_metrics(config: TrainerConfig) -> TrainingMetrics:
+    """Return the metrics of this process, served where the config says so."""
+    metrics = TrainingMetrics()
+    if config.cluster.metrics_port:
+        metrics.serve(config.cluster.metrics_port)
+    return metrics
+
+
 class Recorder:
     """Journal, Prometheus metrics and checkpoints of one attempt; used on rank 0 only."""
 
-    def __init__(self, config: TrainerConfig, fence: AttemptFence, progress: Progress) -> None:
+    def __init__(
+        self,
+        config: TrainerConfig,
+        fence: AttemptFence,
+        progress: Progress,
+        metrics: TrainingMetrics,
+    ) -> None:
         self._config = config
         self._generation = fence.generation
         self._fence = fence
         self._saver = BackgroundSaver(fence, keep=config.training.keep_checkpoints)
-        self._journal = Journal(fence, progress.step)
-        self._metrics = TrainingMetrics()
+        rollbacks = [one.to_json() for one in progress.rollbacks]
+        self._journal = Journal(fence, progress.step, rollbacks)
+        self._metrics = metrics
         self._pair_objective = _PAIR_OBJECTIVES.get(config.instances.objective, "")
-        if config.cluster.metrics_port:
-            self._metrics.serve(config.cluster.metrics_port)
         self._window = Window()
         self._started = self._saved = time.monotonic()
 
@@ -134,11 +119,18 @@ class Recorder:
         self,
         result: StepResult,
         progress: Progress,
+        *,
         rate: float,
         wait_seconds: float,
         seconds: float,
+        phase: int,
+        epochs: list[float],
+        is_last: bool,
     ) -> None:
-        """Count one step; every `training.log_steps` a record goes to the journal."""
+        """Count one step; every `training.log_steps`, and the last, a record goes to the journal.
+
+        `phase` counts from 1; `epochs` says how often each of its sources was gone through.
+        """
         self._window.add(result, wait_seconds)
         metrics = self._metrics
         metrics.loss.labels("masked_lm").set(result.mlm_loss)
@@ -149,15 +141,19 @@ class Recorder:
         metrics.sequences.inc(result.sequences)
         metrics.step_seconds.observe(seconds)
         metrics.data_wait_seconds.inc(wait_seconds)
-        training = self._config.training
-        if progress.step % training.log_steps and progress.step < training.total_steps:
+        metrics.masked_share.set(result.masked_tokens / result.tokens)
+        metrics.phase.set(phase)
+        if progress.step % self._config.training.log_steps and not is_last:
             return
         record = {
             "kind": "train",
             "attempt": self._fence.attempt,
+            "epochs": epochs,
             "grad_norm": result.grad_norm,
             "learning_rate": rate,
+            "phase": phase,
             "seconds": time.monotonic() - self._started,
+            "sequences": result.sequences,
             "sequences_seen": progress.sequences_seen,
             "step": progress.step,
             "tokens_seen": progress.tokens_seen,
@@ -175,16 +171,50 @@ class Recorder:
         # Evaluation is no part of the next record's step time.
         self._window = Window()
 
+    def rollback(self, rollback: Rollback) -> None:
+        """Record that the run went back to where this attempt begins, and say so."""
+        self._metrics.rollbacks.inc()
+        self._metrics.skipped_sequences.inc(rollback.skipped_sequences)
+        self._journal.write(
+            {
+                "kind": "rollback",
+                "attempt": self._fence.attempt,
+                "step": rollback.to_step,
+                **rollback.to_json(),
+            }
+        )
+        _log.warning(
+            "%s; back to step %d, and on without %d sequences",
+            rollback.reason,
+            rollback.to_step,
+            rollback.skipped_sequences,
+        )
+
     def save_when_due(
-        self, model: EncoderForPreTraining, optimizer: torch.optim.AdamW, progress: Progress
+        self,
+        model: EncoderForPreTraining,
+        optimizer: torch.optim.Optimizer,
+        progress: Progress,
+        *,
+        now: bool = False,
     ) -> None:
-        """Start a checkpoint where `training.checkpoint_seconds` have passed since the last."""
-        if time.monotonic() - self._saved >= self._config.training.checkpoint_seconds:
-            self._save(model, optimizer, progress)
-            self._saved = time.monotonic()
+        """Start a checkpoint where `training.checkpoint_seconds` have passed since the last.
+
+        One that is still being written puts it off: the other ranks would wait in a collective
+        until that has ended, which takes as long as the store does. (With 0 seconds every step
+        makes one, and waits, as with `now`.)
+        """
+        wanted = 0.0 if now else self._config.training.checkpoint_seconds
+        if time.monotonic() - self._saved < wanted or (wanted > 0.0 and self._saver.is_busy):
+            return
+        # An update can leave weights that are not finite; the next step will tell, and go back.
+        if not _is_finite(model):
+            return
+        self._save(model, optimizer, progress)
+        self._saved = time.monotonic()
 
     def _save(
-        self, model: EncoderForPreTraining, optimizer: torch.optim.AdamW, progress: Progress
+        self, model: EncoderForPreTraining, optimizer: torch.optim.Optimizer, progress: Progress
     ) -> None:
         # Before the checkpoint: a resume keeps the records up to it and writes none of them again.
         self._journal.flush()
@@ -199,7 +229,7 @@ class Recorder:
     def finish(
         self,
         model: EncoderForPreTraining,
-        optimizer: torch.optim.AdamW,
+        optimizer: torch.optim.Optimizer,
         progress: Progress,
         evaluation: EvalResult,
         instances: InstanceSet,
@@ -212,12 +242,19 @@ class Recorder:
             "checkpoint": ref.to_json(),
             "evaluation": asdict(evaluation),
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "phase_starts": progress.phase_starts,
+            "rollbacks": [one.to_json() for one in progress.rollbacks],
             "sequences_seen": progress.sequences_seen,
             "steps": progress.step,
             "tokens_seen": progress.tokens_seen,
             "unigram_entropy_nats": unigram_entropy_nats(instances),
         }
         self._generation.storage.replace(self._generation.name(RESULT), canonical_json(result))
+
+
+def _is_finite(model: EncoderForPreTraining) -> bool:
+    norms = torch._foreach_norm([parameter.detach() for parameter in model.parameters()])
+    return bool(torch.isfinite(torch.stack(norms)).all())
 
 
 def unigram_entropy_nats(instances: InstanceSet) -> float:

@@ -19,7 +19,8 @@ from torch.distributed import ProcessGroup, all_reduce
 
 from pipeline.errors import TrainingError
 from pipeline.keyed_random import derive_key
-from trainer.batch import Batch, as_tensor, check_batch, to_tensors
+from trainer.batch import Batch, as_tensor, to_tensors
+from trainer.divergence import DivergenceError
 from trainer.losses import masked_lm_loss, pair_loss
 from trainer.models.encoder_model import EncoderForPreTraining
 
@@ -43,6 +44,11 @@ class StepResult:
     tokens: int
     grad_norm: float
     """Global norm of the gradient before clipping."""
+
+    @property
+    def loss(self) -> float:
+        """The sum of both losses, which the gradient is of."""
+        return self.mlm_loss + (self.pair_loss or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,7 @@ def train_step(
     precision: Precision,
     device: torch.device,
     group: ProcessGroup | None,
+    loss_limit: float = math.inf,
 ) -> StepResult:
     """Do update number `step` with this rank's micro-batches (there may be none).
 
@@ -81,13 +88,15 @@ def train_step(
     Without a pair label in the whole step the masked LM is trained alone; the pair head keeps a
     gradient of zero.
 
-    Raises TrainingError on a batch the model cannot take, on a step without a masked token, and,
-    naming the step, when loss or gradient is not finite; weights and optimizer are then as before.
+    Raises TrainingError on a batch the model cannot take, on a step without a masked token and for
+    a parameter that no loss reaches; DivergenceError when loss or gradient is not finite or the
+    loss is above `loss_limit`. Weights and optimizer are then as before, on every rank.
     """
+    where = f"step {step}"
     for batch in micro_batches:
-        _check(model, batch)
+        model.check(batch)
     masked, pairs, sequences, tokens = _reduce_counts(micro_batches, device, group)
-    _require_targets(f"step {step}", masked)
+    _require_targets(where, masked)
     model.train()
     optimizer.zero_grad(set_to_none=True)
     sums = torch.zeros(3, dtype=torch.float64, device=device)
@@ -100,9 +109,16 @@ def train_step(
     _reduce(sums, group)
     mlm_sum, pair_sum, correct = sums.tolist()
     mean_pair_loss = pair_sum / pairs if pairs else None
-    _require_finite(step, masked_lm_loss=mlm_sum / masked, pair_loss=mean_pair_loss or 0.0)
-    grad_norm = _reduce_gradients(model, clip_norm, group)
-    _require_finite(step, gradient_norm=grad_norm)
+    try:
+        require_finite(where, masked_lm_loss=mlm_sum / masked, pair_loss=mean_pair_loss or 0.0)
+        _require_no_jump(where, mlm_sum / masked + (mean_pair_loss or 0.0), loss_limit)
+        if micro_batches:
+            _require_gradients(where, model)
+        grad_norm = _reduce_gradients(model, clip_norm, group)
+        require_finite(where, gradient_norm=grad_norm)
+    except DivergenceError as error:
+        error.sequences = sequences
+        raise
     for parameters in optimizer.param_groups:
         parameters["lr"] = learning_rate
     optimizer.step()
@@ -127,14 +143,15 @@ def evaluate(
 ) -> EvalResult:
     """Return losses and accuracies over the batches of all ranks, in float32, without dropout.
 
-    Raises TrainingError when no rank has a masked token.
+    Raises TrainingError when no rank has a masked token, DivergenceError for a loss that is not
+    finite.
     """
     was_training = model.training
     model.eval()
     sums = torch.zeros(6, dtype=torch.float64, device=device)
     with torch.inference_mode():
         for batch in batches:
-            _check(model, batch)
+            model.check(batch)
             losses = _losses(model, batch, "fp32", device)
             masked_tokens, pairs, _, _ = _counts(batch)
             sums[:4] += torch.stack([value.double() for value in losses])
@@ -145,6 +162,7 @@ def evaluate(
     mlm, mlm_correct, pair, pair_correct = sums[:4].tolist()
     masked_tokens, pairs = sums[4:].long().tolist()
     _require_targets("evaluation", masked_tokens)
+    require_finite("evaluation", masked_lm_loss=mlm / masked_tokens, pair_loss=pair / max(pairs, 1))
     return EvalResult(
         mlm_loss_nats=mlm / masked_tokens,
         mlm_accuracy=mlm_correct / masked_tokens,
@@ -152,15 +170,6 @@ def evaluate(
         pair_accuracy=pair_correct / pairs if pairs else None,
         masked_tokens=masked_tokens,
         pairs=pairs,
-    )
-
-
-def _check(model: EncoderForPreTraining, batch: Batch) -> None:
-    check_batch(
-        batch,
-        vocab_size=model.vocab_size,
-        max_seq_length=model.max_seq_length,
-        type_vocab_size=model.config.type_vocab_size,
     )
 
 
@@ -257,10 +266,25 @@ def _require_targets(where: str, masked: int) -> None:
         )
 
 
-def _require_finite(step: int, **values: float) -> None:
+def _require_gradients(where: str, model: EncoderForPreTraining) -> None:
+    missing = [name for name, one in model.named_parameters() if one.grad is None]
+    if missing:
+        raise TrainingError(
+            f"{where}: no loss reaches {', '.join(missing[:4])} ({len(missing)} parameters): they "
+            "would only decay; leave out the part of the model that the objective does not train"
+        )
+
+
+def _require_no_jump(where: str, loss: float, limit: float) -> None:
+    if loss > limit:
+        raise DivergenceError(
+            f"{where}: loss = {loss:.4g} nats: jumped above {limit:.4g}, the limit that "
+            "[divergence] sets by the steps before"
+        )
+
+
+def require_finite(where: str, **values: float) -> None:
+    """Raise DivergenceError that names the first value which is not finite."""
     for name, value in values.items():
         if not math.isfinite(value):
-            raise TrainingError(
-                f"step {step}: {name} = {value}: not finite; resume from the last checkpoint with "
-                f"a lower optimizer.learning_rate or a longer schedule.warmup_steps"
-            )
+            raise DivergenceError(f"{where}: {name} = {value}: not finite")

@@ -8,11 +8,13 @@ import inspect
 import json
 import sys
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from pipeline.config import CleaningConfig, SourceConfig
 from trainer.config import TrainerConfig
+from trainer.phase_config import MixedSourceConfig, PhaseConfig
 
 PAGE = Path(__file__).with_name("configuration.md")
 HEAD = """\
@@ -43,7 +45,7 @@ def rows(cls: type, docs: dict[str, str]) -> list[str]:
     made = []
     for field in dataclasses.fields(cls):
         kind, marker = get_args(hints[field.name])[:2]
-        if dataclasses.is_dataclass(kind) or field.name == "sources":
+        if dataclasses.is_dataclass(kind) or field.name in ("sources", "phases"):
             continue
         made.append(
             f"| `{field.name}` | {shown_type(kind)} | {marker} | {docs[field.name]} "
@@ -53,9 +55,11 @@ def rows(cls: type, docs: dict[str, str]) -> list[str]:
 
 
 def shown_type(kind: Any) -> str:
-    """Return a type as a reader of TOML knows it."""
+    """Return a type as a reader of TOML knows it: what is None is left out of a file."""
     if get_origin(kind) is Literal:
         return " or ".join(f'`"{value}"`' for value in get_args(kind))
+    if NoneType in get_args(kind):
+        return " or ".join(shown_type(one) for one in get_args(kind) if one is not NoneType)
     return {str: "string", int: "integer", float: "number", bool: "boolean"}.get(kind, "array")
 
 
@@ -75,6 +79,9 @@ def page() -> str:
         if field.name == "documents":
             tables.append(("[[documents.sources]]", SourceConfig))
             tables.append(("[documents.cleaning]", CleaningConfig))
+        if field.name == "phases":
+            tables.append(("[[phases]]", PhaseConfig))
+            tables.append(("[[phases.sources]]", MixedSourceConfig))
     for name, cls in tables:
         about = "" if cls is TrainerConfig else f"{(cls.__doc__ or '').strip()}\n\n"
         parts.append(

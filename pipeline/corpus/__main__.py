@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pipeline.command_line import run_command
-from pipeline.config import load
+from pipeline.config import PipelineConfig, load
 from pipeline.corpus import ReadReport, list_files, plan_splits, read_split
 from pipeline.source_config import SourceConfig
 
@@ -15,14 +15,14 @@ _SHOWN_DOCUMENTS = 3
 _SHOWN_CHARACTERS = 60
 
 
-def preview(source: SourceConfig, seed: int, split_bytes: int) -> None:
+def preview(source: SourceConfig, config: PipelineConfig) -> None:
     """Read a source to its end; print its first documents, and what was read and left out."""
     report = ReadReport()
-    files = list_files(source, seed, report)
-    splits = plan_splits(source, files, split_bytes)
+    files = list_files(source, config.seed, report)
+    splits = plan_splits(source, files, config.documents.split_bytes)
     characters = 0
     for split in splits:
-        for document in read_split(source, split, report):
+        for document in read_split(source, split, report, config.working_storage):
             characters += len(document.text)
             if report.counts["documents"] <= _SHOWN_DOCUMENTS:
                 text = json.dumps(document.text[:_SHOWN_CHARACTERS], ensure_ascii=False)
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     config = load(argv[0])
     for source in config.documents.sources:
-        preview(source, config.seed, config.documents.split_bytes)
+        preview(source, config)
     sys.stdout.flush()  # here a closed pipe can be answered for, at the interpreter's end it cannot
     return 0
 

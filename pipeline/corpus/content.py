@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,6 +19,7 @@ from pipeline.corpus.splits import FileRange
 from pipeline.corpus.streams import RawStream, is_s3, open_arrow
 from pipeline.errors import InputError
 from pipeline.source_config import SourceConfig
+from pipeline.working_storage import unpacked
 
 READ_BYTES = 1 << 20
 # A range request costs tens of milliseconds on an object store, so fewer and larger ones.
@@ -29,10 +29,17 @@ _S3_READ_BYTES = 1 << 22
 class Content:
     """The uncompressed bytes of a file range, read once from front to back."""
 
-    def __init__(self, source: SourceConfig, part: FileRange, report: ReadReport) -> None:
+    def __init__(
+        self,
+        source: SourceConfig,
+        part: FileRange,
+        report: ReadReport,
+        working_storage: str = "",
+    ) -> None:
         self.source = source
         self.part = part
         self.report = report
+        self._working_storage = working_storage
         self.location = part.location
         self.compression = ""
         raw = RawStream(part.location, part.start, part.end, part.version)
@@ -130,8 +137,5 @@ class Content:
             with open_arrow(self.location, self.part.end, self.part.version) as file:
                 yield file
             return
-        with tempfile.TemporaryFile() as unpacked:
-            for chunk in self.chunks():
-                unpacked.write(chunk)
-            unpacked.seek(0)
-            yield pa.PythonFile(unpacked, mode="r")
+        with unpacked(self.chunks(), self._working_storage) as file:
+            yield pa.PythonFile(file, mode="r")

@@ -12,7 +12,7 @@ from pipeline.corpus.lines import read_jsonl, read_lines
 from pipeline.corpus.mediawiki import read_mediawiki
 from pipeline.corpus.report import RawDocument, ReadReport
 from pipeline.corpus.splits import FileRange, Split
-from pipeline.corpus.streams import check_version, first_bytes, is_s3
+from pipeline.corpus.streams import check_version, first_bytes
 from pipeline.corpus.tables import read_arrow, read_parquet
 from pipeline.corpus.text import read_text
 from pipeline.corpus.warc import read_warc, read_wet
@@ -32,17 +32,21 @@ _READERS: dict[str, Callable[[Content], Iterator[RawDocument]]] = {
 }
 
 
-def read_split(source: SourceConfig, split: Split, report: ReadReport) -> Iterator[RawDocument]:
+def read_split(
+    source: SourceConfig, split: Split, report: ReadReport, working_storage: str = ""
+) -> Iterator[RawDocument]:
     """Yield the documents of a split in order, as they are read; `report` says what happened.
 
-    At most one document and buffers of a few MiB are held. Raises InputError that names the file
-    and the byte offset (or row, or page) for what the source's policies do not skip or replace.
+    At most one document and buffers of a few MiB are held; compressed tables are unpacked into
+    the local directory `working_storage` (empty: the system's own). Raises InputError that names
+    the file and the byte offset (or row, or page) for what the source's policies do not skip or
+    replace.
     """
     for part in split.ranges:
         documents = (
             _read_module(part)
             if source.format == "python_docstrings"
-            else _read_range(source, part, report)
+            else _read_range(source, part, report, working_storage)
         )
         yield from map(partial(_counted, report), documents)
 
@@ -58,8 +62,10 @@ def _read_module(part: FileRange) -> Iterator[RawDocument]:
     yield RawDocument(part.path, 0, text or "", "not_parsable" if text is None else "")
 
 
-def _read_range(source: SourceConfig, part: FileRange, report: ReadReport) -> Iterator[RawDocument]:
-    content = Content(source, part, report)
+def _read_range(
+    source: SourceConfig, part: FileRange, report: ReadReport, working_storage: str
+) -> Iterator[RawDocument]:
+    content = Content(source, part, report, working_storage)
     try:
         if not content.head:
             report.note("empty_files", content.where(0), detail="nothing in it once uncompressed")
@@ -69,7 +75,7 @@ def _read_range(source: SourceConfig, part: FileRange, report: ReadReport) -> It
             head = first_bytes(part.location, part.end, part.version)
         kind = choose_format(source, part.location, part.path, head)
         yield from _READERS[kind](content)
-        if not is_s3(part.location):  # it may have been written to while it was read
-            check_version(part.location, None, part.end, part.version)
+        # It may have been written to while it was read.
+        check_version(part.location, None, part.end, part.version)
     finally:
         content.close()

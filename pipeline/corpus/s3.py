@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.corpus.left_out import is_kept
 from pipeline.corpus.path_pattern import matches
 from pipeline.corpus.report import ReadReport
-from pipeline.corpus.streams import S3_SCHEME, object_version
+from pipeline.corpus.s3_file import S3_SCHEME, bucket_and_key, object_version
 from pipeline.errors import InputError
 from pipeline.source_config import SourceConfig
+from pipeline.storage.s3_client import connect
+from pipeline.storage.s3_errors import explained, is_absent
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +34,10 @@ def list_objects(source: SourceConfig, report: ReadReport) -> list[Located]:
 
     Raises InputError if nothing matches or the store refuses.
     """
-    bucket, key = _bucket_and_key(source.path)
+    bucket, key = bucket_and_key(source.path)
     key = key.strip("/")
     with _explained(source.path):
-        client = _client()
+        client = connect().client
         parts = key.split("/") if key else []
         first = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
         if first == len(parts) and key:
@@ -60,38 +62,16 @@ def list_objects(source: SourceConfig, report: ReadReport) -> list[Located]:
 
 def locate_object(uri: str, place: str) -> Located:
     """Return the object of a list's line; InputError, which names `place`, if there is none."""
-    bucket, key = _bucket_and_key(uri)
+    bucket, key = bucket_and_key(uri)
     with _explained(uri):
-        found = _head(_client(), bucket, key, f"{bucket}/{key}")
+        found = _head(connect().client, bucket, key, f"{bucket}/{key}")
     if found is None:
         raise InputError(f"{place}: {uri}: no such object; correct the list")
     return found
 
 
-def _bucket_and_key(uri: str) -> tuple[str, str]:
-    bucket, _, key = uri.removeprefix(S3_SCHEME).partition("/")
-    if not bucket:
-        raise InputError(f"{uri}: no bucket; write s3://bucket/key")
-    return bucket, key
-
-
-def _client() -> Any:
-    import boto3  # half a second that local runs need not pay
-
-    return boto3.session.Session().client("s3")
-
-
-@contextmanager
-def _explained(uri: str) -> Iterator[None]:
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        yield
-    except (BotoCoreError, ClientError) as error:
-        raise InputError(
-            f"{uri}: cannot list: {error}; check the bucket, the credentials' rights and the "
-            "endpoint"
-        ) from None
+def _explained(uri: str) -> AbstractContextManager[None]:
+    return explained(uri, "list", InputError)
 
 
 def _head(client: Any, bucket: str, key: str, path: str) -> Located | None:
@@ -100,7 +80,7 @@ def _head(client: Any, bucket: str, key: str, path: str) -> Located | None:
     try:
         answer = client.head_object(Bucket=bucket, Key=key)
     except ClientError as error:
-        if error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey", "NotFound"):
+        if is_absent(error):
             return None
         raise
     # Some stores answer for a folder as for an object: listing it is what is meant then.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from pipeline.corpus.compression import HEAD_BYTES
+from pipeline.corpus.s3_file import S3_SCHEME, S3File, object_status, object_version
 from pipeline.errors import InputError
 
-S3_SCHEME = "s3://"
 # To look at a file's beginning takes one request of an object store, which then has a small file.
 _PEEK_BYTES = 1 << 20
 
@@ -88,27 +86,27 @@ def first_bytes(location: str, size: int, version: str) -> bytes:
 
 
 def open_seekable(location: str) -> Any:
-    """Open a local file (unbuffered) or an S3 object; raises OSError as the system does."""
+    """Open a local file (unbuffered) or an S3 object.
+
+    Raises OSError as the system does, InputError for an object that the store does not give.
+    """
     if is_s3(location):
-        return s3_filesystem().open_input_file(location.removeprefix(S3_SCHEME))
+        return S3File(location)
     return open(location, "rb", buffering=0)
 
 
 def open_arrow(location: str, end: int, version: str) -> pa.NativeFile:
     """Open a whole file for Arrow's readers; InputError as for a RawStream up to `end`."""
     try:
-        if is_s3(location):
-            file = s3_filesystem().open_input_file(location.removeprefix(S3_SCHEME))
-        else:
-            file = pa.OSFile(location)
+        file = S3File(location) if is_s3(location) else pa.OSFile(location)
     except OSError as error:
         raise cannot_read(location, error) from None
     try:
         check_version(location, file, end, version)
+        return pa.PythonFile(file, mode="r") if is_s3(location) else file
     except BaseException:
         file.close()
         raise
-    return file
 
 
 def local_version(status: os.stat_result) -> str:
@@ -116,17 +114,12 @@ def local_version(status: os.stat_result) -> str:
     return f"{status.st_mtime_ns}:{status.st_size}"
 
 
-def object_version(etag: str) -> str:
-    """Return what tells an S3 object from one of other bytes: "etag:" and its ETag."""
-    return "etag:" + etag.strip('"')
-
-
 def check_version(location: str, file: Any, end: int, version: str) -> None:
-    """Raise InputError if the file that was opened is not the one that was listed."""
+    """Raise InputError if a file is not the one that was listed: as it was opened, or as it is."""
     try:
         if is_s3(location):
-            size = file.size()
-            found = object_version(file.metadata()["ETag"].decode())
+            size, etag = (file.size, file.etag) if file else object_status(location)
+            found = object_version(etag)
         else:
             # By name, after it was opened: whether it was replaced before or since, it shows.
             status = Path(location).stat()
@@ -158,25 +151,3 @@ def cut_short(location: str, reached: int, end: int) -> InputError:
         f"{location}: ends at byte {reached}, before byte {end}: it was cut short since the job "
         "was planned; restore it and run the command again"
     )
-
-
-def s3_filesystem() -> Any:
-    """Return the file system for S3 reads; its settings are the usual AWS variables'."""
-    settings = tuple(sorted(one for one in os.environ.items() if one[0].startswith("AWS_")))
-    return _s3_filesystem(settings, os.getpid())
-
-
-@functools.lru_cache(maxsize=4)
-def _s3_filesystem(settings: tuple[tuple[str, str], ...], process: int) -> Any:
-    from pyarrow import fs  # local runs need no AWS library
-
-    variables = dict(settings)
-    options: dict[str, Any] = {}
-    endpoint = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL")
-    if endpoint:
-        parts = urlsplit(endpoint)
-        options = {"endpoint_override": parts.netloc, "scheme": parts.scheme}
-    region = variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION")
-    if region:
-        options["region"] = region
-    return fs.S3FileSystem(**options)

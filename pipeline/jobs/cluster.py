@@ -14,12 +14,15 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 import ray
 import ray.data
+from ray.data._internal.execution import streaming_executor_state
+from ray.data._internal.execution.resource_manager import ResourceManager
 
 from pipeline.config import PipelineConfig
 from pipeline.errors import ClozelineError
 from pipeline.progress import progress
 from pipeline.ray_session import ray_session
 from pipeline.stage import Stage
+from pipeline.storage import storage_retries
 
 
 @contextmanager
@@ -30,12 +33,19 @@ def data_session(config: PipelineConfig) -> Iterator[None]:
         config.ray_address,
         cpus=config.cluster.workers,
         object_store_bytes=config.cluster.object_store_bytes,
+        working_storage=config.working_storage,
     ):
         # A failure is told once, by us: Ray Data logs every task's traceback as well.
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.print_on_execution_start = False
+        # Ray Data 2.60 looks once a second how large the cluster is, and at first sees none: every
+        # pass ran one unit at a time for its first one to two seconds. And it looks ten times a
+        # second which tasks have ended, unless all have: a worker waited 0.2 s for its next unit
+        # (both measured). Neither has a public setting.
+        ResourceManager.GLOBAL_LIMITS_UPDATE_INTERVAL_S = 0.05
+        streaming_executor_state.WAIT_FOR_TASK_COMPLETION_TIMEOUT_S = 0.03
         yield
 
 
@@ -63,7 +73,9 @@ def run_units(
 
     def call(row: dict[str, Any]) -> dict[str, Any]:
         unit = json.loads(row["unit"])
+        retries = storage_retries()
         result = {"number": row["number"], "facts": "", "done_before": False, "error": b""}
+        result["storage_retries"] = 0
         try:
             found = generation.marker(unit["marker"])
             facts = work(unit) if found is None else found
@@ -72,7 +84,12 @@ def run_units(
             # note is what --debug shows.
             error.add_note(traceback.format_exc())
             return {**result, "error": pickle.dumps(error)}
-        return {**result, "facts": json.dumps(facts), "done_before": found is not None}
+        return {
+            **result,
+            "facts": json.dumps(facts),
+            "done_before": found is not None,
+            "storage_retries": storage_retries() - retries,
+        }
 
     data = ray.data.from_items(rows, override_num_blocks=len(rows))
     # Without a limit Ray Data fills every CPU of the cluster.
@@ -85,6 +102,10 @@ def run_units(
                 raise pickle.loads(row["error"])
             number = row["number"]
             results[number] = json.loads(row["facts"])
-            stage.count_unit(units[number]["marker"], done_before=row["done_before"])
+            stage.count_unit(
+                units[number]["marker"],
+                done_before=row["done_before"],
+                storage_retries=row["storage_retries"],
+            )
             advance(weights[number] if total else 1)
     return results

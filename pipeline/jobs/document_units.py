@@ -58,7 +58,7 @@ def split_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     created: list[ObjectEntry] = []
     text_bytes = 0
     chunks = documents.split_documents(
-        corpus.read_split(source, split, report),
+        corpus.read_split(source, split, report, plan.config.working_storage),
         number,
         plan.config.documents,
         partitions,

@@ -1,19 +1,20 @@
-"""The instances job: one documents partition -> encoded, paired, (masked,) shuffled, in shards."""
+"""The instances job: one documents partition -> encoded once, then shards of every set."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
-import pyarrow as pa
 from rich.console import Console
 
 from pipeline.commit import Generation, current, require_same_identity
 from pipeline.config import PipelineConfig
 from pipeline.contract import SPLITS, ObjectEntry, fingerprint
 from pipeline.data_card import add_up, data_card
+from pipeline.document_blocks import document_blocks
+from pipeline.document_encoding import EncodingVocabulary, encode_documents, has_word_starts
 from pipeline.encoding import WordPieceEncoder
 from pipeline.identity import (
     documents_identity,
@@ -21,26 +22,20 @@ from pipeline.identity import (
     masking_identity,
     vocabulary_identity,
 )
-from pipeline.instance_checks import require_instances, warnings_of
-from pipeline.instance_shards import (
-    count_ideographs,
-    encode_documents,
-    has_word_starts,
-    plan_partition,
-    write_partition,
-)
+from pipeline.instance_checks import require_instances, require_split, warnings_of
+from pipeline.instance_shards import SetWriter, Shard
 from pipeline.jobs.cluster import run_units
 from pipeline.jobs.vocabulary import (
     NORMALIZATION,
     TOKENIZER_JSON,
     VOCAB_TXT,
     WORD_TABLE,
+    map_word_table,
     read_table,
+    started_from,
 )
-from pipeline.masking import token_classes
-from pipeline.merge import read_documents
 from pipeline.stage import Stage
-from pipeline.vocabulary import NormalizationTable, read_vocab
+from pipeline.vocabulary import NormalizationTable, read_start, read_vocab
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +45,7 @@ class Plan:
     generation: Generation
     documents: Generation
     vocabulary: Generation
-    vocabulary_manifest: Mapping[str, Any]
     config: PipelineConfig
-
-    def vocabulary_bytes(self, name: str) -> bytes:
-        """Read one of the vocabulary stage's artefacts, verified."""
-        return self.vocabulary.read(ObjectEntry(**self.vocabulary_manifest["objects"][name]))
-
-    def vocabulary_table(self, name: str) -> pa.Table:
-        """Read one of its Arrow tables, verified."""
-        return read_table(self.vocabulary, ObjectEntry(**self.vocabulary_manifest["objects"][name]))
 
 
 def run(config: PipelineConfig) -> dict[str, Any]:
@@ -74,8 +60,18 @@ def run(config: PipelineConfig) -> dict[str, Any]:
     words, words_manifest = current(config.root, "vocabulary", "python -m pipeline vocabulary")
     require_same_identity(
         words,
-        {**words_manifest["identity"], "documents": words_manifest["inputs"]["documents"]},
-        {**vocabulary_identity(config), "documents": texts.fingerprint},
+        {
+            **words_manifest["identity"],
+            "documents": words_manifest["inputs"]["documents"],
+            "start_from_sha256": words_manifest.get("start_from_sha256"),
+        },
+        {
+            **vocabulary_identity(config),
+            "documents": texts.fingerprint,
+            # Another text may stand under the file's name by now.
+            "start_from_sha256": None,
+            **started_from(read_start(config.vocabulary.start_from)),
+        },
         "python -m pipeline vocabulary",
     )
     inputs = {"documents": texts.fingerprint, "vocabulary": words.fingerprint}
@@ -87,57 +83,45 @@ def run(config: PipelineConfig) -> dict[str, Any]:
     with Stage(generation) as stage:
         if stage.manifest is not None:
             return stage.manifest
-        plan = Plan(generation, texts, words, words_manifest, config)
-        units = [
-            {
-                "marker": f"build/{number:06d}",
-                "partition": number,
-                "name": file["object"]["name"].removesuffix(".arrow"),
-                "split": file["split"],
-                "object": file["object"],
-                "bytes": file["text_bytes"],
-            }
-            for number, file in enumerate(texts_manifest["files"])
-        ]
+        plan = Plan(generation, texts, words, config)
         built = run_units(
             stage,
             partial(build_unit, plan),
-            units,
+            units_of(texts_manifest),
             description="instances: encode and pair",
             workers=config.cluster.workers,
         )
-        objective = config.instances.objective
-        counts = {
-            split: add_up([facts["counts"] for facts in built if facts["split"] == split])
-            for split in SPLITS
-        }
-        require_instances(counts["train"], objective)
+        sets = [
+            set_entry(config, built, number)
+            for number, _ in enumerate(config.instances.max_seq_lengths)
+        ]
+        trained = [one["counts"]["train"] for one in sets]
+        for counts in trained:
+            require_instances(counts, config.instances.objective)
         console = Console(stderr=True, soft_wrap=True, highlight=False)
-        for warning in warnings_of(config, counts["train"]):
+        # What is told of the documents is the same of every set.
+        for warning in dict.fromkeys(
+            one for counts in trained for one in warnings_of(config, counts)
+        ):
             console.print(f"warning: {warning}", markup=False)
         tokenizer = {TOKENIZER_JSON: "tokenizer_json", VOCAB_TXT: "vocab_txt"}
-        copies = {name: plan.vocabulary_bytes(name) for name in tokenizer}
+        copies = {
+            name: words.read(ObjectEntry(**words_manifest["objects"][name])) for name in tokenizer
+        }
         generation.complete("tokenizer", copies, {})
         return stage.commit(
             {
-                "counts": counts,
-                "data_card": {
-                    split: data_card(
-                        counts[split],
-                        objective=objective,
-                        max_seq_length=config.instances.max_seq_length,
-                        duplicate_factor=config.instances.duplicate_factor,
-                    )
-                    for split in SPLITS
-                },
                 "identity": instances_identity(config),
                 "inputs": inputs,
                 "made_from": {**documents_identity(config), **vocabulary_identity(config)},
                 "masking": masking_identity(config),
-                "max_seq_length": config.instances.max_seq_length,
-                "objective": objective,
+                "objective": config.instances.objective,
                 "seed": config.seed,
-                "shards": [shard for facts in built for shard in facts["shards"]],
+                "sets": sets,
+                "split_check": {
+                    "documents_checked": sum(facts["documents_checked"] for facts in built),
+                    "documents_shared": 0,
+                },
                 "special_ids": words_manifest["special_ids"],
                 "tokenizer": {
                     key: words_manifest["objects"][name] for name, key in tokenizer.items()
@@ -148,53 +132,105 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         )
 
 
-def build_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
-    """Build every instance of one partition and write its shards."""
-    config = plan.config
-    table = read_documents(plan.documents.read(ObjectEntry(**unit["object"])))
-    normalization = NormalizationTable.from_table(plan.vocabulary_table(NORMALIZATION))
+def units_of(documents: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the stage's units, one a partition, from the manifest of documents."""
+    return [
+        {
+            "marker": f"build/{number:06d}",
+            "partition": number,
+            "name": file["object"]["name"].removesuffix(".arrow"),
+            "split": file["split"],
+            "object": file["object"],
+            "bytes": file["text_bytes"],
+        }
+        for number, file in enumerate(documents["files"])
+    ]
+
+
+def set_entry(
+    config: PipelineConfig, built: Sequence[Mapping[str, Any]], number: int
+) -> dict[str, Any]:
+    """Return what the manifest says of set `number`, from the facts of all units."""
+    max_seq_length = config.instances.max_seq_lengths[number]
+    counts = {
+        split: add_up([one["sets"][number]["counts"] for one in built if one["split"] == split])
+        for split in SPLITS
+    }
+    return {
+        "counts": counts,
+        "data_card": {
+            split: data_card(
+                counts[split],
+                objective=config.instances.objective,
+                max_seq_length=max_seq_length,
+                duplicate_factor=config.instances.duplicate_factor,
+            )
+            for split in SPLITS
+        },
+        "max_seq_length": max_seq_length,
+        "shards": [shard for one in built for shard in one["sets"][number]["shards"]],
+    }
+
+
+@lru_cache(maxsize=1)
+def open_vocabulary(vocabulary: Generation) -> EncodingVocabulary:
+    """Read a vocabulary's artefacts, verified; kept, since the next units want the same one."""
+    manifest = vocabulary.manifest()
+    assert manifest is not None  # the driver has read it
+    entries = {name: ObjectEntry(**entry) for name, entry in manifest["objects"].items()}
+    normalization = NormalizationTable.from_table(read_table(vocabulary, entries[NORMALIZATION]))
     encoder = WordPieceEncoder(
-        plan.vocabulary_bytes(TOKENIZER_JSON).decode(),
-        plan.vocabulary_table(WORD_TABLE),
+        vocabulary.read(entries[TOKENIZER_JSON]).decode(),
+        map_word_table(vocabulary, entries[WORD_TABLE]),
         normalization,
     )
-    vocabulary = read_vocab(plan.vocabulary_bytes(VOCAB_TXT))
-    special = plan.vocabulary_manifest["special_ids"]
-    classes = token_classes(vocabulary, sorted(special.values()))
-    documents = encode_documents(
-        table,
+    return EncodingVocabulary.of(
+        read_vocab(vocabulary.read(entries[VOCAB_TXT])),
+        manifest["special_ids"],
         encoder,
-        sources=config.documents.sources,
-        vocabulary=vocabulary,
-        normalization=normalization,
-        classes=classes,
-        special_ids=special,
+        normalization,
     )
-    instances, counts = plan_partition(
-        documents, config.instances, seed=config.seed, special_ids=special
-    )
-    counts |= count_ideographs(documents, vocabulary)
-    shards = []
-    created = []
-    masked = []
-    for objects, entry, counted in write_partition(
-        documents,
-        instances,
-        config,
-        partition=unit["partition"],
-        split=unit["split"],
-        name=unit["name"],
-        classes=classes,
-        special_ids=special,
-    ):
+
+
+def build_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
+    """Encode one partition, block by block, and write the shards of every set from it."""
+    config = plan.config
+    vocabulary = open_vocabulary(plan.vocabulary)
+    lengths = config.instances.max_seq_lengths
+    writers = [
+        SetWriter(
+            config,
+            vocabulary,
+            max_seq_length=length,
+            partition=unit["partition"],
+            split=unit["split"],
+            name=unit["name"] if len(lengths) == 1 else f"{length}/{unit['name']}",
+        )
+        for length in lengths
+    ]
+    created: list[ObjectEntry] = []
+    shards: list[list[dict[str, Any]]] = [[] for _ in writers]
+
+    def create(number: int, made: Iterator[Shard]) -> None:
         # One by one: a worker holds the bytes of one shard, however many a partition has.
-        created += [plan.generation.create(name, data) for name, data in objects.items()]
-        shards.append(entry.to_json())
-        masked.append(counted)
-    facts = {
-        "counts": add_up([counts, *masked]),
-        "shards": shards,
-        "split": unit["split"],
-    }
+        for objects, entry in made:
+            created.extend(plan.generation.create(name, data) for name, data in objects.items())
+            shards[number].append(entry.to_json())
+
+    checked = 0
+    entry = ObjectEntry(**unit["object"])
+    where = f"{plan.documents.root}/{plan.documents.name(entry.name)}"
+    for table in document_blocks(plan.documents, entry, unit["bytes"]):
+        checked += require_split(table, unit["split"], config, where)
+        documents = encode_documents(table, vocabulary, config.documents.sources)
+        for number, writer in enumerate(writers):
+            create(number, writer.add(documents))
+    for number, writer in enumerate(writers):
+        create(number, writer.finish())
+    sets = [
+        {"counts": writer.counts, "shards": entries}
+        for writer, entries in zip(writers, shards, strict=True)
+    ]
+    facts = {"documents_checked": checked, "sets": sets, "split": unit["split"]}
     plan.generation.complete(unit["marker"], {}, facts, created=created)
     return facts

@@ -33,6 +33,10 @@ WORD_COUNTS = "word_counts.parquet"
 CARD = "card.json"
 NORMALIZATION = "normalization.arrow"
 
+# The most frequent words, whose ids every worker holds (about 60 bytes a word); it asks the
+# library for others as it meets them.
+_WORD_TABLE_WORDS = 2_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -49,6 +53,19 @@ def read_table(generation: Generation, entry: ObjectEntry) -> pa.Table:
     return pa.ipc.open_stream(generation.read(entry)).read_all()
 
 
+def map_word_table(generation: Generation, entry: ObjectEntry) -> pa.Table:
+    """Open the word table, verified; from a local disk its pages are those of every worker."""
+    return pa.ipc.open_file(pa.py_buffer(generation.view(entry))).read_all()
+
+
+def word_table_bytes(table: pa.Table) -> bytes:
+    """Return the table as an Arrow IPC file, uncompressed so that it can be mapped."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
 def text_rules(config: PipelineConfig) -> TextRules:
     """Return the normaliser's switches."""
     return TextRules(
@@ -56,6 +73,11 @@ def text_rules(config: PipelineConfig) -> TextRules:
         strip_accents=config.vocabulary.strip_accents,
         handle_chinese_chars=config.vocabulary.handle_chinese_chars,
     )
+
+
+def started_from(start: str) -> dict[str, str]:
+    """Return what a manifest says of the vocabulary that its own continues, by its text."""
+    return {"start_from_sha256": sha256(start.encode())} if start else {}
 
 
 def languages(config: PipelineConfig) -> dict[str, str]:
@@ -79,8 +101,8 @@ def run(config: PipelineConfig) -> dict[str, Any]:
     rules = text_rules(config)
     vocabulary.check_user_tokens(settings.user_tokens, rules, settings.max_input_chars_per_word)
     start = vocabulary.read_start(settings.start_from)
+    started = started_from(start)
     inputs = {"documents": upstream.fingerprint}
-    started = {"start_from_sha256": sha256(start.encode())} if start else {}
     generation = Generation(
         config.root,
         "vocabulary",
@@ -241,6 +263,7 @@ def train_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     settings = plan.config.vocabulary
     tables = [read_table(plan.generation, ObjectEntry(**entry)) for entry in unit["tables"]]
     counts = vocabulary.merge_counts(tables)
+    del tables
     trained = _train(plan.config, counts, unit["start"])
     entries = vocabulary.pad_entries(trained.entries, settings.pad_to_multiple_of)
     tokenizer = vocabulary.build_tokenizer(
@@ -249,14 +272,16 @@ def train_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
         max_input_chars_per_word=settings.max_input_chars_per_word,
     )
     tokenizer_json = tokenizer.to_str(pretty=True)
-    table = build_word_table(tokenizer_json, counts["word"].combine_chunks())
+    table = build_word_table(
+        tokenizer_json, counts["word"].slice(0, _WORD_TABLE_WORDS).combine_chunks()
+    )
     parquet = pa.BufferOutputStream()
     pq.write_table(counts, parquet, compression="zstd")
     objects = {
         TOKENIZER_JSON: tokenizer_json.encode(),
         VOCAB_TXT: vocabulary.vocab_txt(entries),
         WORD_COUNTS: parquet.getvalue().to_pybytes(),
-        WORD_TABLE: runs.write_stream(table),
+        WORD_TABLE: word_table_bytes(table),
     }
     total = pc.sum(counts["count"]).as_py() or 0
     facts = {

@@ -55,15 +55,17 @@ def required_characters(rules: TextRules) -> str:
 
 
 def check_user_tokens(tokens: Sequence[str], rules: TextRules, longest_word: int) -> None:
-    """Raise ConfigError for a token that no text can give under these rules.
+    """Raise ConfigError for a token that no text can give under these rules, or that stands twice.
 
     A token is a word as the normaliser leaves it, or ## and the rest of one. As an entry of the
     vocabulary it stands for whole words, or their beginnings, and never cuts a word in two.
     """
-    for token in tokens:
+    for place, token in enumerate(tokens):
         word = token.removeprefix(CONTINUATION) if token != CONTINUATION else token
         found = words_of(word, rules)
         where = f"vocabulary.user_tokens: {token!r}"
+        if token in tokens[:place]:
+            raise ConfigError(f"{where}: stands there twice; remove one")
         if found != [word]:
             raise ConfigError(
                 f"{where}: text gives {' '.join(found) or 'nothing'!r} for it, so it would never"

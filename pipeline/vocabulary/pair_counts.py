@@ -191,10 +191,10 @@ class PairCounts:
             self._grow(int(self._words.lengths[self.pairs.node_words[node]]))
 
     def _grow(self, room: int) -> None:
-        """Make room for that many more pairs and nodes, an array at a time to save memory."""
+        """Make room for that many more pairs and nodes."""
         pairs, nodes = int(self.pairs.state[PAIRS]), int(self.pairs.state[NODES])
         if nodes + room > len(self.pairs.node_words):
-            more = room + len(self.pairs.node_words) // 4
+            more = room + len(self.pairs.node_words) // 8
             self._lengthen(("node_words", "node_next"), more)
         if pairs + room > len(self.pairs.keys):
             more = room + len(self.pairs.keys) // 2
@@ -206,7 +206,9 @@ class PairCounts:
 
     def _lengthen(self, names: Sequence[str], room: int) -> None:
         for name in names:
-            self.pairs = self.pairs._replace(**{name: longer(getattr(self.pairs, name), room)})
+            array = getattr(self.pairs, name)
+            # In place: of a gigabyte the system moves the pages, where a copy would double it.
+            array.resize(array.size + room, refcheck=False)
 
 
 def longer(array: NDArray[Any], room: int) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""The data preparation of google-research/bert as plain Python functions: the benchmarks' peer.
+"""The data preparation of google-research/bert as plain Python functions: peer and oracle.
 
 Written from the description of its released algorithm (Devlin et al. 2019, A.2): basic and
 greedy WordPiece tokenisation, NSP pairs, static masks. Lists of strings, as it holds them.
@@ -102,11 +102,12 @@ def instances_of(
     max_seq_length: int,
     entries: Sequence[str],
     rng: random.Random,
+    short_seq_prob: float = 0.1,
 ) -> list[Instance]:
     """Return one document's instances."""
     document = documents[index]
     limit = max_seq_length - 3
-    target = rng.randint(2, limit) if rng.random() < 0.1 else limit
+    target = rng.randint(2, limit) if rng.random() < short_seq_prob else limit
     made: list[Instance] = []
     chunk: list[list[str]] = []
     length = 0

@@ -1,199 +1,139 @@
-"""One partition of documents to shards in memory, one core: `python -m tests.benchmarks.instances`.
+"""Documents to NSP shards on one core, 128 tokens a row: `python -m tests.benchmarks.instances`.
 
-From sentences to compressed Arrow bytes: encoding (warm table), pairs or rows, masks, writing.
-The peer is google-research/bert's algorithm as plain Python functions (tests/benchmarks/
-bert_reference.py), which tokenises, pairs and masks but writes nothing. The last cases hold
-duplicate_factor 10 against factor 1: all of a unit of the job, its start and the decompression of
-its documents included, but for the storage.
+The core function has its documents in memory and leaves bytes there: encoding (warm table), pairs
+or rows, masks, compression, checksums. Its peer is google-research/bert's algorithm as plain Python
+functions (bert_reference.py), which tokenises, pairs and masks but writes nothing. A unit of the
+job goes from documents on disk to shards on disk. Rates are of CPU seconds.
+
+`--text FILE` takes other text than docstrings. `--job FOLDER [MEGABYTES]` measures the whole Ray
+job with one and two workers; its corpus, documents and vocabulary stay in the folder.
 """
 
 from __future__ import annotations
 
-import itertools
-import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
 from functools import partial
 
 import pyarrow as pa
 
-from pipeline.config import (
-    DocumentsConfig,
-    InstancesConfig,
-    MaskingConfig,
-    PipelineConfig,
-    SourceConfig,
-)
-from pipeline.contract import DOCUMENT_SCHEMA, Objective
-from pipeline.encoding import WordPieceEncoder, build_word_table
-from pipeline.instance_shards import encode_documents, plan_partition, write_partition
-from pipeline.masking import token_classes
-from pipeline.merge import read_documents, write_documents
-from pipeline.normalization import NormalizationTable, TextRules
-from pipeline.vocabulary import (
-    SPECIAL_TOKENS,
-    build_tokenizer,
-    count_words,
-    special_ids,
-    train_wordpiece,
-)
-from tests.benchmarks import bert_reference
-from tests.benchmarks.encoding import docstrings
+from pipeline.commit import Generation
+from pipeline.config import MaskingConfig, PipelineConfig
+from pipeline.contract import Objective
+from pipeline.document_encoding import EncodingVocabulary, encode_documents
+from pipeline.instance_shards import SetWriter
+from pipeline.jobs.instances import Plan, build_unit, open_vocabulary
+from tests.benchmarks import _instances_job, _instances_run, bert_reference
+from tests.benchmarks._instances_run import MAX_SEQ_LENGTH, config
 from tests.benchmarks.harness import Case, run
 
 _PEER_BYTES = 2_000_000
-_BYTES = 24_000_000
-_DOCUMENT_BYTES = 3_000
-_MAX_SEQ_LENGTH = 128
-
-Documents = list[list[str]]
+_BYTES = 48_000_000
 
 
-def corpus(size: int) -> Documents:
-    """Documents of about 3 kB of docstrings, cut into sentences."""
-    texts = itertools.cycle([" ".join(text.split()) for text in docstrings() if len(text) > 200])
-    documents: Documents = []
-    written = 0
-    while written < size:
-        parts: list[str] = []
-        while sum(map(len, parts)) < _DOCUMENT_BYTES:
-            parts.append(next(texts))
-        documents.append(re.split(r"(?<=[.!?:])\s+", " ".join(parts)))
-        written += sum(map(len, parts))
-    return documents
-
-
-class Bench:
-    """A vocabulary of the corpus and everything a worker has when it starts on a partition."""
-
-    def __init__(self, documents: Documents) -> None:
-        rules = TextRules()
-        self.normalization = NormalizationTable.build(rules)
-        text = pa.array([one for document in documents for one in document], pa.large_string())
-        counts = count_words(text, self.normalization)
-        self.entries = train_wordpiece(
-            counts,
-            vocab_size=8192,
-            special_tokens=SPECIAL_TOKENS,
-            min_frequency=2,
-            alphabet_limit=1000,
-        )
-        self.tokenizer_json = build_tokenizer(self.entries, rules).to_str()
-        words = counts["word"].combine_chunks()
-        self.word_table = build_word_table(self.tokenizer_json, words)
-        self.start()
-
-    def start(self) -> None:
-        """Do what a unit of the job does before its documents are encoded."""
-        table = self.normalization.to_table()
-        self.normalization = NormalizationTable.from_table(table)
-        self.encoder = WordPieceEncoder(self.tokenizer_json, self.word_table, self.normalization)
-        self.classes = token_classes(self.entries, range(len(SPECIAL_TOKENS)))
-
-    def unit(self, data: bytes, config: PipelineConfig) -> tuple[int, int]:
-        """Do all of a unit but its reads and writes, from the bytes of a documents file."""
-        self.start()
-        return self.shards(read_documents(data), config)
-
-    def shards(self, table: pa.Table, config: PipelineConfig) -> tuple[int, int]:
-        """Do a partition's work; return the bytes of its shards and how many instances."""
-        documents = encode_documents(
-            table,
-            self.encoder,
-            sources=config.documents.sources,
-            vocabulary=self.entries,
-            normalization=self.normalization,
-            classes=self.classes,
-            special_ids=special_ids(self.entries),
-        )
-        plan, _ = plan_partition(
-            documents, config.instances, seed=config.seed, special_ids=special_ids(self.entries)
-        )
-        size = 0
-        for objects, _, _ in write_partition(
-            documents,
-            plan,
-            config,
-            partition=0,
-            split="train",
-            name="train",
-            classes=self.classes,
-            special_ids=special_ids(self.entries),
-        ):
-            size += sum(map(len, objects.values()))
-        return size, plan.instances
-
-
-def table_of(documents: Documents) -> pa.Table:
-    """The documents as a partition."""
-    hashes = [number.to_bytes(8, "little") * 2 for number in range(len(documents))]
-    keys = [f"docs/file#{number}.0" for number in range(len(documents))]
-    columns = {"document_hash": hashes, "document_key": keys, "sentences": documents}
-    return pa.table(columns, schema=DOCUMENT_SCHEMA)
-
-
-def config(
-    objective: Objective = "nsp", *, duplicate_factor: int = 1, masking: MaskingConfig | None = None
-) -> PipelineConfig:
-    """Settings of a run at 128 tokens a row."""
-    return PipelineConfig(
-        documents=DocumentsConfig(
-            sources=(SourceConfig(name="docs", format="text", path="unused"),)
-        ),
-        instances=InstancesConfig(
-            objective=objective, max_seq_length=_MAX_SEQ_LENGTH, duplicate_factor=duplicate_factor
-        ),
-        masking=masking or MaskingConfig(),
+def core(
+    table: pa.Table, vocabulary: EncodingVocabulary, settings: PipelineConfig
+) -> tuple[int, int]:
+    """Do a partition's work in memory; returns the bytes of its shards and how many instances."""
+    writer = SetWriter(
+        settings,
+        vocabulary,
+        max_seq_length=MAX_SEQ_LENGTH,
+        partition=0,
+        split="train",
+        name="train",
     )
+    documents = encode_documents(table, vocabulary, settings.documents.sources)
+    shards = [*writer.add(documents), *writer.finish()]
+    size = sum(len(data) for objects, _ in shards for data in objects.values())
+    return size, sum(entry.rows for _, entry in shards)
 
 
-def megabytes(documents: Documents) -> float:
-    """Text in MB."""
-    return sum(len(one.encode()) for document in documents for one in document) / 1e6
+class Unit:
+    """One unit of the job in this process, from a partition on disk to its shards on disk."""
+
+    def __init__(self, root: str, documents: Sequence[list[str]]) -> None:
+        self._root = root
+        self._documents, entry = _instances_run.write_documents_file(root, documents)
+        self._vocabulary = _instances_run.write_vocabulary(root, documents)
+        self.megabytes = sum(len(one.encode()) for text in documents for one in text) / 1e6
+        self._unit = {"marker": "build/000000", "partition": 0, "name": "train", "split": "train"}
+        self._unit |= {"object": entry, "bytes": int(self.megabytes * 1e6)}
+
+    @property
+    def vocabulary(self) -> EncodingVocabulary:
+        """What a worker keeps between units."""
+        return open_vocabulary(self._vocabulary)
+
+    def run(self, settings: PipelineConfig) -> None:
+        """Build and write, after what an earlier call left is gone."""
+        generation = Generation(self._root, "instances", "1" * 20)
+        shutil.rmtree(f"{self._root}/instances", ignore_errors=True)
+        build_unit(Plan(generation, self._documents, self._vocabulary, settings), self._unit)
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the cases and write runs/bench/instances.json."""
-    documents = corpus(_BYTES)
-    bench = Bench(documents)
-    table = table_of(documents)
-    data = write_documents([table])
-    few = documents[: _PEER_BYTES // _DOCUMENT_BYTES]
-    few_table = table_of(few)
+    options = dict(zip(arguments[::2], arguments[1::2], strict=False))
+    sentences = _instances_run.base_sentences(options.get("--text", ""))
+    if "--job" in options:
+        size = int(arguments[arguments.index("--job") + 2 :][0]) if len(arguments) % 2 else 1_000
+        _instances_job.main(options["--job"], sentences, 1_000_000 * size)
+        return
+    documents = list(_instances_run.documents_of(sentences, _BYTES))
+    few = documents[: len(documents) * _PEER_BYTES // _BYTES]
     dynamic, static = MaskingConfig(), MaskingConfig(mode="static")
-    bench.shards(few_table, config(masking=static))  # compiles
-    bench.shards(few_table, config("full_sentences"))
-    peer = partial(bert_reference.create, few, bench.entries, _MAX_SEQ_LENGTH)
-    objectives: tuple[tuple[Objective, MaskingConfig], ...] = (
-        ("nsp", dynamic),
-        ("nsp", static),
-        ("sop", dynamic),
-        ("full_sentences", dynamic),
-    )
-    cases = [
-        Case(
-            f"{objective}, {masking.mode} masks",
-            "MB/s",
-            megabytes(few),
-            partial(bench.shards, few_table, config(objective, masking=masking)),
-            "google-research/bert's algorithm",
-            peer,
+    with tempfile.TemporaryDirectory() as root:
+        unit = Unit(root, documents)
+        vocabulary = unit.vocabulary
+        peer = partial(bert_reference.create, few, vocabulary.entries, MAX_SEQ_LENGTH)
+        table, few_table = _instances_run.table_of(documents), _instances_run.table_of(few)
+        few_megabytes = sum(len(one.encode()) for text in few for one in text) / 1e6
+        objectives: tuple[tuple[Objective, MaskingConfig], ...] = (
+            ("nsp", dynamic),
+            ("nsp", static),
+            ("sop", dynamic),
+            ("full_sentences", dynamic),
         )
-        for objective, masking in objectives
-    ]
-    cases += [
-        Case(
-            f"nsp, {masking.mode} masks, duplicate_factor 10",
-            "MB/s",
-            megabytes(documents),
-            partial(bench.unit, data, config(duplicate_factor=10, masking=masking)),
-            "duplicate_factor 1",
-            partial(bench.unit, data, config(masking=masking)),
-        )
-        for masking in (dynamic, static)
-    ]
-    size, instances = bench.shards(table, config())
-    print(f"{size / instances:.0f} bytes an instance on disk, {instances:,} instances")
-    run("instances", cases)
+        cases = []
+        for objective, masking in objectives:
+            settings = config(objective=objective, masking=masking)
+            core(few_table, vocabulary, settings)  # compiles
+            cases.append(
+                Case(
+                    f"core, {objective}, {masking.mode} masks",
+                    "MB/s",
+                    few_megabytes,
+                    partial(core, few_table, vocabulary, settings),
+                    "google-research/bert's algorithm",
+                    peer,
+                    clock=time.process_time,
+                )
+            )
+        for masking in (dynamic, static):
+            ten, one = (config(duplicate_factor=factor, masking=masking) for factor in (10, 1))
+            cases += [
+                Case(
+                    f"{what}, nsp, {masking.mode} masks, duplicate_factor 10",
+                    "MB/s",
+                    unit.megabytes,
+                    partial(work, ten),
+                    "duplicate_factor 1",
+                    partial(work, one),
+                    clock=time.process_time,
+                )
+                for what, work in (
+                    ("unit of the job", unit.run),
+                    ("core", partial(core, table, vocabulary)),
+                )
+            ]
+        size, instances = core(table, vocabulary, config())
+        print(f"{size / instances:.0f} bytes an instance on disk, {instances:,} instances")
+        run("instances", cases)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

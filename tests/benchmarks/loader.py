@@ -1,13 +1,14 @@
 """The loader beside a torch DataLoader, one core: `python -m tests.benchmarks.loader`.
 
-Both give one epoch of shuffled batches of 256 sequences with dynamic masks, from an Arrow file
-on disk. The peer is what one writes by hand: a Dataset over the memory-mapped rows, a shuffling
-DataLoader and transformers' collator, whose batches are padded.
+An epoch of 64 million tokens in 16 shards, shuffled, in batches of 256 sequences with dynamic
+masks: from the disk beside what one writes by hand (a Dataset over the memory-mapped rows, a
+shuffling DataLoader and transformers' collator, whose batches are padded) and beside the shards
+read and masked in their order, without a shuffle; from a real S3 server beside the disk. The server
+has a core of its own.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import tempfile
 from collections.abc import Callable
@@ -22,12 +23,19 @@ from torch.utils.data import DataLoader, Dataset
 from pipeline.config import MaskingConfig
 from pipeline.instance_rows import InstanceRows
 from pipeline.instance_set import InstanceSet
+from pipeline.shards import record_batch
 from tests.benchmarks.harness import Case, run
 from tests.benchmarks.masking import VOCABULARY, collator, sequences
+from tests.s3_server import BUCKET, s3_server
 from tests.trainer.instance_fixture import commit_instances
+from trainer.assembly import Instances, cut_batch, make_batch
+from trainer.epoch_order import Unit
 from trainer.loader import Loader
+from trainer.phases import Phase, Source
 
-TOKENS = 1 << 22
+SHARDS = 16
+TOKENS = 1 << 26
+PEER_TOKENS = 1 << 21
 BATCH_SIZE = 256
 
 
@@ -46,10 +54,9 @@ class ArrowRows(Dataset[dict[str, Any]]):
         return {"input_ids": ids.tolist(), "special_tokens_mask": (ids < 5).astype(int).tolist()}
 
 
-def rows_of(tokens: int) -> InstanceRows:
-    """TOKENS tokens in full sequences."""
-    one = sequences(tokens)
-    ids = np.tile(one, (TOKENS // one.size, 1))
+def rows_of(tokens: int, total: int) -> InstanceRows:
+    """Full sequences, `total` tokens in all."""
+    ids = sequences(tokens, total)
     rows = ids.shape[0]
     return InstanceRows(
         input_ids=ids.ravel(),
@@ -59,26 +66,59 @@ def rows_of(tokens: int) -> InstanceRows:
     )
 
 
-def ours(instances: InstanceSet, rules: MaskingConfig, lanes: int) -> Callable[[], object]:
-    def epoch() -> int:
-        tokens = 0
+def ours(
+    instances: InstanceSet, lanes: int, unit: Unit = "sequences", threads: int = 2
+) -> Callable[[], object]:
+    (tokens,) = {shard.tokens // shard.rows for shard in instances.shards("train")}
+    size = BATCH_SIZE if unit == "sequences" else BATCH_SIZE * tokens
+    steps = TOKENS // tokens // BATCH_SIZE
+
+    def epoch(steps: int = steps) -> int:
+        seen = 0
+        phase = Phase(
+            sources=(Source(instances=instances),),
+            batch_size=lambda step: size,
+            micro_batch_size=size,
+            unit=unit,
+            steps=steps,
+        )
         with Loader(
-            instances,
+            [phase],
             seed=0,
-            rules=rules,
+            rules=MaskingConfig(),
             lanes=lanes,
             window_batches=8,
-            batch_size=BATCH_SIZE,
-            micro_batch_size=BATCH_SIZE,
             rank=0,
             world_size=1,
+            read_threads=threads,
         ) as loader:
-            for step in itertools.islice(loader, loader.steps_per_epoch):
-                tokens += sum(batch.input_ids.size for batch in step.micro_batches)
-        assert tokens == TOKENS
-        return tokens
+            for step in loader:
+                seen += sum(batch.input_ids.size for batch in step.micro_batches)
+        return seen
 
-    epoch()  # compiles
+    epoch(1)  # compiles
+    return epoch
+
+
+def in_order(instances: InstanceSet) -> Callable[[], object]:
+    """Each record batch, masked and cut by the loader's own functions."""
+
+    def epoch() -> int:
+        seen = 0
+        for shard in instances.shards("train"):
+            for number in range(len(shard.batch_rows)):
+                batch = make_batch(
+                    Instances.of(instances.read_rows(shard, number), 0),
+                    seed=0,
+                    purpose="mask",
+                    epoch=0,
+                    rules=MaskingConfig(),
+                    classes=instances.token_classes,
+                )
+                for part in cut_batch(batch, 0, shard.batch_rows[number], BATCH_SIZE, "sequences"):
+                    seen += part.input_ids.size
+        return seen
+
     return epoch
 
 
@@ -93,34 +133,65 @@ def theirs(path: Path) -> Callable[[], object]:
     return epoch
 
 
-def cases(folder: Path) -> list[Case]:
-    found = []
-    for tokens in (128, 512):
-        rows = rows_of(tokens)
-        instances = commit_instances(
-            folder / str(tokens), VOCABULARY, [("train", rows)], rows_per_batch=1024
+def write(root: Path | str, tokens: int) -> InstanceSet:
+    rows = rows_of(tokens, TOKENS // SHARDS)
+    return commit_instances(root, VOCABULARY, [("train", rows)] * SHARDS, rows_per_batch=1024)
+
+
+def local_cases(folder: Path, tokens: int) -> list[Case]:
+    instances = write(folder / str(tokens), tokens)
+    plain = folder / f"{tokens}.arrow"
+    rows = rows_of(tokens, PEER_TOKENS)
+    with pa.ipc.new_file(str(plain), instances.schema) as writer:
+        writer.write_batch(record_batch(rows, instances.schema, 0, rows.rows))
+    by_hand = "torch DataLoader, transformers collator"
+    cases = [
+        Case(
+            case=f"{tokens} tokens a row, {lanes} lanes, by {unit}",
+            unit="tokens/s",
+            amount=TOKENS,
+            ours=ours(instances, lanes, unit),
+            peer=by_hand,
+            theirs=theirs(plain),
+            peer_amount=PEER_TOKENS,
         )
-        plain = folder / f"{tokens}.arrow"
-        batch = rows.record_batch(instances.schema, 0, rows.rows)
-        with pa.ipc.new_file(str(plain), instances.schema) as writer:
-            writer.write_batch(batch)
-        found += [
-            Case(
-                case=f"{tokens} tokens a row, {lanes} lanes",
-                unit="tokens/s",
-                amount=TOKENS,
-                ours=ours(instances, MaskingConfig(), lanes),
-                peer="torch DataLoader, transformers collator",
-                theirs=theirs(plain),
-            )
-            for lanes in (64, 256)
-        ]
-    return found
+        for lanes, unit in ((64, "sequences"), (256, "sequences"), (64, "tokens"))
+    ]
+    return [
+        *cases,
+        Case(
+            case=f"{tokens} tokens a row, 64 lanes",
+            unit="tokens/s",
+            amount=TOKENS,
+            ours=ours(instances, 64),
+            peer="the shards in their order, masked",
+            theirs=in_order(instances),
+        ),
+    ]
+
+
+def s3_case(folder: Path, tokens: int) -> Case:
+    return Case(
+        case=f"{tokens} tokens a row, 64 lanes, from S3",
+        unit="tokens/s",
+        amount=TOKENS,
+        ours=ours(write(f"s3://{BUCKET}/{tokens}", tokens), 64, threads=8),
+        peer="the same from the disk",
+        theirs=ours(InstanceSet.open(str(folder / str(tokens))), 64),
+    )
+
+
+def main(folder: Path) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    with s3_server(folder) as variables:
+        os.environ.update(variables)
+        # One core for all threads of the process, the loader's own included.
+        os.sched_setaffinity(0, cores[:1])
+        torch.set_num_threads(1)
+        cases = [case for tokens in (128, 512) for case in local_cases(folder, tokens)]
+        run("loader", [*cases, *(s3_case(folder, tokens) for tokens in (128, 512))])
 
 
 if __name__ == "__main__":
-    # One core for all threads of the process, the loader's own included.
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        run("loader", cases(Path(name)))
+        main(Path(name))

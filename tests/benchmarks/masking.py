@@ -35,10 +35,10 @@ BATCH_TOKENS = 1 << 17
 Ids = NDArray[np.uint16]
 
 
-def sequences(tokens: int) -> Ids:
+def sequences(tokens: int, total: int = BATCH_TOKENS) -> Ids:
     """Full sequences of [CLS] A [SEP] B [SEP]; word frequencies by Zipf, one piece in five."""
     rng = np.random.default_rng(0)
-    shape = (BATCH_TOKENS // tokens, tokens)
+    shape = (total // tokens, tokens)
     ids = len(SPECIAL) + (WORDS ** rng.random(shape)).astype(np.int64)
     pieces = rng.random(shape) < 0.2
     ids[pieces] = rng.integers(len(SPECIAL) + WORDS, len(VOCABULARY), np.count_nonzero(pieces))

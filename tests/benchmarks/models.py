@@ -30,9 +30,10 @@ import torch
 from tests.benchmarks import models_cuda
 from trainer.batch import Batch, as_tensor, to_tensors
 from trainer.losses import masked_lm_loss, pair_loss
-from trainer.model_config import ModelConfig, OptimizerConfig
+from trainer.model_config import ModelConfig
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer
+from trainer.optimizer_config import OptimizerConfig
 
 Precision = Literal["fp32", "bf16"]
 THREADS = 2

@@ -105,7 +105,7 @@ def test_a_vocabulary_larger_than_the_corpus_gives_is_refused(
 
 def train_shards(root: Path) -> list[Path]:
     folder = current(root, "instances")
-    shards = manifest(root, "instances")["shards"]
+    shards = manifest(root, "instances")["sets"][0]["shards"]
     return [folder / one["object"]["name"] for one in shards if one["split"] == "train"]
 
 

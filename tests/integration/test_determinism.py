@@ -25,7 +25,7 @@ def test_the_undisturbed_run_reads_the_whole_corpus(undisturbed: Path) -> None:
     gone = sum(number for name, number in counts.items() if name.startswith("dropped_"))
     assert counts["read"] + counts["repetitions"] == counts["kept"] + gone
     assert counts["sentences"] > 3 * counts["kept"]
-    instances = manifest(undisturbed, "instances")
+    (instances,) = manifest(undisturbed, "instances")["sets"]
     for split in ("train", "held_out"):
         assert instances["counts"][split]["is_next"] > 0
         assert instances["counts"][split]["random_next"] > 0

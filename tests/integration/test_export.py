@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer, BertForPreTraining
+from transformers import AutoModel, AutoTokenizer, BertForPreTraining
 
 from tests.integration.conftest import TrainedRun
 from tests.integration.product import run
 from tests.integration.run_folder import current, manifest
-from trainer.batch import Batch, to_tensors
+from tests.trainer.padded_batches import pad
+from trainer.batch import to_tensors
 from trainer.loader import evaluation_batches
 from trainer.training_run import trained_model
 
@@ -23,22 +24,6 @@ pytestmark = pytest.mark.ray
 @pytest.fixture(scope="module")
 def exported(trained: TrainedRun) -> Path:
     return current(trained.root, "export") / "huggingface"
-
-
-def padded(batch: Batch) -> dict[str, torch.Tensor]:
-    """A flat batch as the padded one that transformers takes."""
-    lengths = np.diff(batch.cu_seqlens)
-    mask = np.arange(lengths.max()) < lengths[:, None]
-    input_ids = np.zeros(mask.shape, dtype=np.int64)
-    token_type_ids = np.zeros(mask.shape, dtype=np.int64)
-    input_ids[mask] = batch.input_ids
-    token_type_ids[mask] = batch.token_type_ids
-    arrays = {
-        "input_ids": input_ids,
-        "token_type_ids": token_type_ids,
-        "attention_mask": mask.astype(np.int64),
-    }
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def test_transformers_gives_the_same_logits_and_the_same_held_out_loss(
@@ -55,7 +40,7 @@ def test_transformers_gives_the_same_logits_and_the_same_held_out_loss(
         world_size=1,
         batch_size=64,
     ):
-        inputs = padded(batch)
+        inputs = pad(batch).inputs()
         with torch.inference_mode():
             expected = theirs(**inputs)
             found = ours(to_tensors(batch, torch.device("cpu")))
@@ -87,6 +72,32 @@ def test_auto_tokenizer_encodes_pairs_as_the_shards_hold_them(
     first = ids.index(sep_id) + 1
     assert encoded["token_type_ids"] == [0] * first + [1] * (len(ids) - first)
     assert tokenizer.decode(ids[1 : first - 1]) == "return the value."
+
+
+def test_the_model_card_lists_the_heads_of_each_class(exported: Path) -> None:
+    card = (exported / "README.md").read_text()
+    assert "| `BertForPreTraining` | masked language model, pairs (0: B follows A, " in card
+    assert "| `BertForMaskedLM` | masked language model |" in card
+    assert "| `BertModel` | pooler |" in card
+
+
+def test_an_onnx_file_lies_beside_the_export_when_asked_for(
+    trained: TrainedRun, config: str
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    root = ("--config", config, "--root", str(trained.root))
+    run("trainer", "export", *root, "--export.onnx", "last_hidden_state").require_success()
+    folder = current(trained.root, "export") / "huggingface"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    texts = ["Return the value.", "It is a list of names, and a file."]
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        expected = AutoModel.from_pretrained(folder).eval()(**inputs).last_hidden_state
+    session = onnxruntime.InferenceSession(folder / "onnx" / "model.onnx")
+    arrays = {name: value.numpy() for name, value in inputs.items()}
+    (found,) = session.run(None, arrays)
+    real = arrays["attention_mask"] == 1
+    np.testing.assert_allclose(found[real], expected.numpy()[real], rtol=0, atol=1e-4)
 
 
 def test_the_report_and_the_summary_tell_of_the_run(trained: TrainedRun) -> None:

@@ -192,12 +192,11 @@ def write_instances(
     generation.complete("tokenizer", copies, {})
     generation.commit(
         {
-            "counts": counts,
             "inputs": {name: FINGERPRINTS[name] for name in ("documents", "vocabulary")},
             "masking": {"mode": "dynamic" if static_rules is None else "static"},
             "objective": "nsp",
             "seed": SEED,
-            "shards": shards,
+            "sets": [{"counts": counts, "max_seq_length": 40, "shards": shards}],
             "word_starts": False,
             "special_ids": {token: number for number, token in enumerate(SPECIAL_TOKENS)},
             "tokenizer": {name.replace(".", "_"): one for name, one in vocabulary_objects.items()},

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -102,7 +104,7 @@ def test_an_exchanged_vocabulary_is_found(run: Path) -> None:
 def test_an_edited_manifest_is_found(run: Path, folder: str) -> None:
     path = run / folder / "manifest.json"
     manifest = json.loads(path.read_bytes())
-    manifest["counts"]["new"] = {}
+    manifest["new"] = {}
     path.write_bytes(canonical_json(manifest))
     (fault,) = faults(run)
     assert fault.startswith(f"{folder}: ") and f"{folder}/manifest.json: SHA-256" in fault
@@ -147,6 +149,14 @@ def test_a_manifest_that_names_bytes_that_are_no_arrow_file_is_found(tmp_path: P
     generation.commit({"counts": {"kept": 0}, "files": [file], "inputs": {}}, RUN_REPORT)
     (fault,) = faults(tmp_path)
     assert "train-00000.arrow: not a valid Arrow file" in fault
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", None])
+def test_a_damaged_marker_is_found(run: Path, damage: bytes | None) -> None:
+    path = run / DOCUMENTS / "markers/merge/000001.json"
+    path.write_bytes(path.read_bytes().replace(b"merge", b"merg3") if damage is None else damage)
+    (fault,) = faults(run)
+    assert f"{DOCUMENTS}: {path}: not " in fault
 
 
 def test_a_generation_under_another_name_is_found(run: Path) -> None:
@@ -256,8 +266,8 @@ def test_gc_lists_old_generations_finished_passes_and_temporary_files(run: Path)
     for name in leftovers:
         (run / name).write_bytes(b"left")
     groups = artefacts.garbage(str(run))
+    assert sorted(one.name for one in artefacts.leftovers(str(run))) == sorted(leftovers)
     assert {group: sorted(name for name, _ in objects) for group, objects in groups.items()} == {
-        "temporary files of killed writers": sorted(leftovers),
         f"{DOCUMENTS}/passes (finished)": [f"{DOCUMENTS}/passes/split/000000.run"],
         f"{old.prefix} (nothing points to it)": [
             f"{old.prefix}/manifest.json",
@@ -293,20 +303,30 @@ def test_gc_removes_what_it_lists_when_asked_and_leaves_the_rest_whole(
     pointer = (run / "vocabulary" / "current.json").read_bytes()
     Generation(str(run), "vocabulary", "0" * 20).commit({"inputs": {}}, {})
     (run / "vocabulary" / "current.json").write_bytes(pointer)
-    (run / f"{INSTANCES}/{TEMPORARY_PREFIX}abc").write_bytes(b"left")
+    left, begun = (f"{INSTANCES}/{TEMPORARY_PREFIX}{name}" for name in ("killed", "at_work"))
+    for name in (left, begun):
+        (run / name).write_bytes(b"left")
+    os.utime(run / left, (0, time.time() - 25 * 3600))
     before = files_below(run)
     listed = {name for objects in artefacts.garbage(str(run)).values() for name, _ in objects}
+    listed.add(left)
     assert len(listed) == 4
 
     assert main(["gc", str(run)]) == 0
     assert files_below(run) == before
-    assert "4 objects would be removed with --delete" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "temporary files of killed writers: 1, 4 bytes" in said
+    assert "1 begun less than 24 hours ago stay; --leftover_hours 0 takes them too" in said
+    assert "4 objects would be removed with --delete" in said
 
     assert main(["gc", str(run), "--delete"]) == 0
     assert files_below(run) == before - listed
     assert "4 objects removed" in capsys.readouterr().out
     assert faults(run) == []
     assert artefacts.garbage(str(run)) == {}
+
+    assert main(["gc", str(run), "--delete", "--leftover_hours", "0"]) == 0
+    assert files_below(run) == before - listed - {begun}
 
 
 def test_gc_refuses_a_folder_that_is_no_run(tmp_path: Path) -> None:

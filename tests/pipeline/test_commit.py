@@ -206,7 +206,9 @@ def test_json_that_was_cut_short_is_named(generation: Generation, name: str) -> 
 
 def test_a_manifest_of_another_version_is_refused(generation: Generation) -> None:
     generation.storage.create(generation.name("manifest.json"), canonical_json({"version": 99}))
-    with pytest.raises(CorruptError, match=r"version 99; this clozeline reads version 1"):
+    with pytest.raises(
+        CorruptError, match=f"version 99; this clozeline reads version {MANIFEST_VERSION}"
+    ):
         generation.manifest()
 
 

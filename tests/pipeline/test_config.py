@@ -30,6 +30,7 @@ BASE = PipelineConfig(documents=DocumentsConfig(sources=(SOURCE,)))
 # A valid other value for every leaf field.
 OTHER_VALUES: dict[str, Any] = {
     "root": "runs/other",
+    "working_storage": "/scratch",
     "seed": 1,
     "ray_address": "auto",
     "documents.sources.0.name": "blogs",

@@ -176,7 +176,10 @@ def test_a_value_out_of_range_is_named_with_its_remedy(
             '[vocabulary]\nuser_tokens = ["a", "a"]',
             "vocabulary.user_tokens = ['a', 'a']: must be distinct",
         ),
-        ('[vocabulary]\nstart_from = "v"', "vocabulary.new_entries = 0: start_from needs"),
+        (
+            '[vocabulary]\nstart_from = "v"\nnew_entries = -1',
+            "vocabulary.new_entries = -1: must be at least 0",
+        ),
         (
             '[vocabulary]\nstart_from = "v"\nnew_entries = 1\nlayout = "bert"',
             'vocabulary.layout = "bert": with start_from the ids are those of its file',
@@ -282,7 +285,11 @@ def test_a_flag_is_its_toml_key() -> None:
                 values[table] = {**values.get(table, {}), name: value}
         expected = expected_config(values)
         parsed = parse_config(PipelineConfig, config.load, argv, "test")
-        assert parsed == dataclasses.replace(expected, root=str(Path(expected.root).absolute()))
+        places = {
+            name: str(Path(getattr(expected, name)).absolute())
+            for name in ("root", "working_storage")
+        }
+        assert parsed == dataclasses.replace(expected, **places)
 
 
 def test_flags_lie_over_the_config_file_and_reach_its_sources() -> None:

@@ -68,6 +68,7 @@ def test_a_shard_entry_survives_json() -> None:
         first_instance=1 << 40,
         batch_offsets=(8, 12),
         batch_rows=(1,),
+        batch_tokens=(1,),
         batch_crc32=(7,),
     )
     assert ShardEntry.from_json(json.loads(canonical_json(entry.to_json()))) == entry

@@ -228,7 +228,9 @@ def test_no_rows_give_no_ids() -> None:
     assert encoded.offsets.tolist() == [0]
 
 
-def test_null_row_is_refused() -> None:
+def test_text_of_another_type_or_null_is_refused() -> None:
+    with pytest.raises(TypeError, match="string: must be large_string"):
+        encoder(UNCASED).encode(pa.array(["a"], pa.string()))
     with pytest.raises(InputError, match="row 0 is null"):
         encoder(UNCASED).encode(pa.array([None, "a"], pa.large_string()))
 

@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from pipeline.config import InstancesConfig, MaskingConfig, PipelineConfig
+from pipeline.config import (
+    DocumentsConfig,
+    InstancesConfig,
+    MaskingConfig,
+    PipelineConfig,
+    SourceConfig,
+)
 from pipeline.contract import LABEL_COUNTS
-from pipeline.errors import ConfigError, InputError
-from pipeline.instance_checks import require_instances, warnings_of
-from pipeline.instance_shards import count_ideographs, plan_partition
+from pipeline.document_encoding import EncodingVocabulary
+from pipeline.document_keys import are_held_out
+from pipeline.encoding import WordPieceEncoder
+from pipeline.errors import ConfigError, CorruptError, InputError
+from pipeline.instance_checks import (
+    mask_warnings,
+    require_instances,
+    require_split,
+    warnings_of,
+)
+from pipeline.instance_shards import plan_block
+from pipeline.normalization import NormalizationTable, TextRules
+from pipeline.vocabulary import SPECIAL_TOKENS, build_tokenizer, special_ids
 from tests.pipeline.nsp_reference import Documents, encoded, numbered
+
+RULES = TextRules()
+NORMALIZATION = NormalizationTable.build(RULES)
+# Id 5 is an ideograph, 6 a piece of a word; `numbered` documents count on from 10.
+ENTRIES = [*SPECIAL_TOKENS, "我", "##琵", *(f"word{number}" for number in range(60_000))]
+ENCODER = WordPieceEncoder(build_tokenizer(ENTRIES, RULES).to_str(), None, NORMALIZATION)
+KNOWN = EncodingVocabulary.of(ENTRIES, special_ids(ENTRIES), ENCODER, NORMALIZATION)
 
 
 def counts_of(documents: Documents, objective: str = "nsp") -> dict[str, Any]:
-    config = InstancesConfig(objective=objective, max_seq_length=32)
-    _, counts = plan_partition(encoded(documents), config, seed=7, special_ids={"[UNK]": 1})
+    config = InstancesConfig(objective=objective)
+    _, counts = plan_block(encoded(documents), config, KNOWN, max_seq_length=32, seed=7)
     return counts
 
 
@@ -59,8 +85,8 @@ def test_instances_that_teach_something_pass(shape: list[list[int]], objective: 
         assert sum(counts[name] for name in LABEL_COUNTS[objective]) == counts["instances"]
 
 
-def warnings(documents: Documents, masking: MaskingConfig | None = None, **more: int) -> str:
-    counts = {**counts_of(documents), **more}
+def warnings(documents: Documents, masking: MaskingConfig | None = None) -> str:
+    counts = counts_of(documents)
     return "\n".join(warnings_of(PipelineConfig(masking=masking or MaskingConfig()), counts))
 
 
@@ -79,17 +105,68 @@ def test_a_cap_far_below_the_probability_is_warned_of_with_the_rate_it_leaves() 
 
 
 def test_words_of_ideographs_without_a_segmenter_are_warned_of() -> None:
-    flat = encoded([[[0, 1], [2, 0]]])
-    counted = count_ideographs(flat, ["我", "word", "##琵"])
-    assert counted == {"ideograph_tokens": 2}
-    documents = numbered([[5, 5]] * 4)
+    chinese = [[[5, 6, 5, 10], [11, 5, 6, 12]]] * 4
     whole_word = MaskingConfig(unit="whole_word")
-    assert "each a word of its own" in warnings(documents, whole_word, ideograph_tokens=20)
-    assert warnings(documents, whole_word, ideograph_tokens=0) == ""
-    assert warnings(documents, ideograph_tokens=20) == ""
+    assert counts_of(chinese)["ideograph_tokens"] == 12
+    warned = warnings(chinese, whole_word)
+    assert "12 tokens are ideographs, each a word of its own" in warned
+    assert warnings(chinese) == ""  # tokens are masked one by one
+    assert warnings(numbered([[5, 5]] * 4), whole_word) == ""
 
 
 def test_a_record_batch_beyond_32_bit_offsets_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match=r"instances\.rows_per_batch = 262144: .* 32-bit offsets"):
         InstancesConfig(max_seq_length=8192, rows_per_batch=262_144, rows_per_shard=262_144)
     InstancesConfig(max_seq_length=8192, rows_per_batch=131_072, rows_per_shard=262_144)
+
+
+def masked_counts(**changed: int) -> dict[str, int]:
+    """100 instances of 120 maskable tokens, masked as asked for."""
+    counts = {"instances": 100, "maskable_tokens": 12_000, "masked_tokens": 1_800}
+    return {**counts, "masked_by_mask": 1_440, **changed}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({}, ""),
+        ({"masked_tokens": 2_300, "masked_by_mask": 1_840}, ""),
+        # Everything counts as special, or a word is all of a row.
+        ({"masked_tokens": 0, "masked_by_mask": 0}, "0.0% of the maskable tokens are masked"),
+        ({"masked_tokens": 6_000, "masked_by_mask": 4_800}, "50.0% of the .* not about 15.0%"),
+        # Elsewhere nested comparisons never chose [MASK] at all.
+        ({"masked_by_mask": 0}, r"masking.mask_share = 0.8: \[MASK\] stands for 0.0%"),
+    ],
+)
+def test_masks_far_from_what_was_asked_for_are_told(changed: dict[str, int], message: str) -> None:
+    warned = "\n".join(mask_warnings(masked_counts(**changed), MaskingConfig()))
+    assert re.search(message, warned) if message else not warned
+
+
+def test_short_rows_and_limits_are_no_alarm() -> None:
+    """An instance of two tokens has one of them masked; a limit is warned of by itself."""
+    short = masked_counts(maskable_tokens=200, masked_tokens=100, masked_by_mask=80)
+    assert list(mask_warnings(short, MaskingConfig())) == []
+    limited = masked_counts(masked_tokens=500, masked_by_mask=400)
+    assert list(mask_warnings(limited, MaskingConfig(max_predictions_per_seq=5))) == []
+
+
+def test_documents_of_the_other_split_are_refused() -> None:
+    source = SourceConfig(name="news", format="text", path="x")
+    config = PipelineConfig(
+        seed=3, documents=DocumentsConfig(sources=(source,), held_out_fraction=0.3)
+    )
+    keys = [f"news/file#{number}.0" for number in range(300)]
+    held_out = are_held_out(keys, 0.3, 3)
+    assert 50 < held_out.sum() < 130
+    table = pa.table({"document_key": pa.array(keys, pa.large_string())})
+    own = {True: table.filter(pa.array(held_out)), False: table.filter(pa.array(~held_out))}
+    for split, is_held_out in (("train", False), ("held_out", True)):
+        assert require_split(own[is_held_out], split, config, "a") == own[is_held_out].num_rows
+        with pytest.raises(
+            CorruptError, match=f"a: document news/file#.* of the {split} documents"
+        ):
+            require_split(own[not is_held_out], split, config, "a")
+    # A copy stands where its original is.
+    copies = pa.table({"document_key": [keys[int(np.argmax(held_out))].replace(".0", ".7")]})
+    assert require_split(copies, "held_out", config, "a") == 1

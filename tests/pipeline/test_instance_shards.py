@@ -22,16 +22,10 @@ from pipeline.config import (
 )
 from pipeline.contract import DOCUMENT_SCHEMA, PAIR_LABELS, ShardEntry
 from pipeline.data_card import add_up, data_card
+from pipeline.document_encoding import EncodingVocabulary, encode_documents, has_word_starts
 from pipeline.encoding import WordPieceEncoder
 from pipeline.instance_rows import InstanceRows
-from pipeline.instance_shards import (
-    PARTITION_BITS,
-    encode_documents,
-    has_word_starts,
-    plan_partition,
-    write_partition,
-)
-from pipeline.masking import token_classes
+from pipeline.instance_shards import PARTITION_BITS, SetWriter
 from pipeline.normalization import NormalizationTable, TextRules
 from pipeline.shards import instance_rows, shard_faults
 from pipeline.stats import tables
@@ -42,12 +36,13 @@ CHINESE = "我喜欢弹琵琶研究生命起源"
 PIECES = [f"##{chr(97 + number)}" for number in range(20)]
 VOCABULARY = [*SPECIAL_TOKENS, "word", ".", *WORDS[:10], *sorted(set(CHINESE)), *PIECES]
 PAD, UNK, CLS, SEP, MASK = range(5)
-CLASSES = token_classes(VOCABULARY, range(5))
 NORMALIZATION = NormalizationTable.build(TextRules())
 ENCODER = WordPieceEncoder(build_tokenizer(VOCABULARY, TextRules()).to_str(), None, NORMALIZATION)
+KNOWN = EncodingVocabulary.of(VOCABULARY, special_ids(VOCABULARY), ENCODER, NORMALIZATION)
 SOURCES = (SourceConfig(name="news", format="text", path="x"),)
 BOTH = (*SOURCES, SourceConfig(name="wiki", format="text", path="y", locale="zh-Hans"))
 PARTITION = 3
+MASK_OUTCOMES = ("masked_by_mask", "masked_by_random", "masked_kept")
 
 
 def documents_table(documents: Sequence[tuple[str, list[str]]]) -> pa.Table:
@@ -105,36 +100,29 @@ class Built:
         ]
 
 
-def build(documents: Sequence[tuple[str, list[str]]], config: PipelineConfig) -> Built:
-    encoded = encode_documents(
-        documents_table(documents),
-        ENCODER,
-        sources=config.documents.sources,
-        vocabulary=VOCABULARY,
-        normalization=NORMALIZATION,
-        classes=CLASSES,
-        special_ids=special_ids(VOCABULARY),
-    )
-    plan, counts = plan_partition(
-        encoded, config.instances, seed=config.seed, special_ids=special_ids(VOCABULARY)
-    )
-    objects: dict[str, bytes] = {}
-    entries = []
-    masked = []
-    for written, entry, counted in write_partition(
-        encoded,
-        plan,
+def build(
+    documents: Sequence[tuple[str, list[str]]], config: PipelineConfig, *, blocks: int = 1
+) -> Built:
+    writer = SetWriter(
         config,
+        KNOWN,
+        max_seq_length=config.instances.max_seq_length,
         partition=PARTITION,
         split="train",
         name="train-3",
-        classes=CLASSES,
-        special_ids=special_ids(VOCABULARY),
-    ):
+    )
+    objects: dict[str, bytes] = {}
+    entries = []
+    for numbers in np.array_split(np.arange(len(documents)), blocks):
+        table = documents_table([documents[number] for number in numbers])
+        encoded = encode_documents(table, KNOWN, config.documents.sources)
+        for written, entry in writer.add(encoded):
+            objects |= written
+            entries.append(entry)
+    for written, entry in writer.finish():
         objects |= written
         entries.append(entry)
-        masked.append(counted)
-    return Built(objects, entries, add_up([counts, *masked]))
+    return Built(objects, entries, writer.counts)
 
 
 def sequences(built: Built) -> list[tuple[int, ...]]:
@@ -183,6 +171,31 @@ def test_a_shard_has_its_rows_exactly_and_no_two_shards_are_alike() -> None:
     assert sequences(split) == sequences(whole)
     first = [entry.first_instance for entry in split.entries]
     assert first == [(PARTITION << PARTITION_BITS) + 32 * n for n in range(len(first))]
+
+
+def test_blocks_of_documents_leave_no_trace_in_the_shards_sizes_or_numbers() -> None:
+    """A partition of gigabytes is built block by block; its shards are full all the same."""
+    documents = english(400)
+    masking = MaskingConfig(mode="static")
+    whole, cut = (
+        build(documents, config_of(objective="sentence", masking=masking), blocks=blocks)
+        for blocks in (1, 7)
+    )
+    rows = [entry.rows for entry in cut.entries]
+    assert rows == [entry.rows for entry in whole.entries]
+    assert set(rows[:-1]) == {32}
+    assert [one.first_instance for one in cut.entries] == [
+        one.first_instance for one in whole.entries
+    ]
+    # A sentence makes one instance wherever it stands; pairs draw their random B in the block.
+    assert sorted(sequences(cut)) == sorted(sequences(whole))
+    assert sequences(cut) != sequences(whole)
+    same = set(cut.counts) - {"masked_tokens", *MASK_OUTCOMES}
+    assert {name: cut.counts[name] for name in same} == {name: whole.counts[name] for name in same}
+    pairs = build(documents, config_of(), blocks=7)
+    assert {entry.rows for entry in pairs.entries[:-1]} == {32}
+    assert pairs.counts["documents"] == 400
+    assert pairs.counts["is_next"] > 100 and pairs.counts["random_next"] > 100
 
 
 def test_more_rows_a_shard_than_instances_and_one_document_of_many_shards_both_end() -> None:
@@ -291,8 +304,7 @@ def test_the_data_card_adds_up() -> None:
     card = data_card(counts, objective="nsp", max_seq_length=32, duplicate_factor=2)
     ids = np.concatenate([rows.original_ids() for rows in built.rows()])
     assert counts["maskable_tokens"] == np.count_nonzero(ids >= len(SPECIAL_TOKENS))
-    parts = ("masked_by_mask", "masked_by_random", "masked_kept")
-    assert counts["masked_tokens"] == sum(counts[name] for name in parts)
+    assert counts["masked_tokens"] == sum(counts[name] for name in MASK_OUTCOMES)
     assert card["mask_rate"] == pytest.approx(0.2, abs=0.01)
     assert card["mask_share"] == pytest.approx(0.8, abs=0.02)
     # One random draw in so many hits the original token and looks kept.

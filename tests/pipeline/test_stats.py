@@ -32,14 +32,13 @@ def write_set(root: Path) -> None:
     empty: dict[str, Any] = {"length_histogram": [0] * 16}
     card = data_card(COUNTS, objective="sop", max_seq_length=128, duplicate_factor=1)
     size = {"bytes": 13_000}
-    manifest = {
+    one = {
         "counts": {"train": COUNTS, "held_out": empty},
         "data_card": {"train": card, "held_out": {}},
-        "masking": {"mode": "dynamic"},
         "max_seq_length": 128,
-        "objective": "sop",
         "shards": [{"split": "train", "rows": 100, "object": size, "lengths": {"bytes": 200}}],
     }
+    manifest = {"masking": {"mode": "dynamic"}, "objective": "sop", "sets": [one]}
     Generation(str(root), "instances", "1" * 20).commit(manifest, {})
 
 

@@ -147,14 +147,12 @@ def write_instances(root: Path) -> None:
         "instances",
         "i1",
         {
-            "counts": counts,
             "identity": {"instances": {"duplicate_factor": 2}, "seed": 0},
             "inputs": {"documents": "d1", "vocabulary": "v1"},
             "masking": {"mode": "dynamic"},
-            "max_seq_length": MAX_SEQ_LENGTH,
             "objective": "nsp",
             "seed": 0,
-            "shards": shards,
+            "sets": [{"counts": counts, "max_seq_length": MAX_SEQ_LENGTH, "shards": shards}],
             "word_starts": False,
             "special_ids": {token: number for number, token in enumerate(SPECIAL_TOKENS)},
             "tokenizer": {
@@ -179,6 +177,7 @@ def write_training(
         "evaluation": EVALUATION,
         "identity": {"model": {"hidden_size": 128}, "seed": 0},
         "inputs": {"instances": "i1"},
+        "max_seq_length": MAX_SEQ_LENGTH,
         "parameters": 1_234_567,
         "sequences_seen": 1_920,
         "steps": 30,

@@ -90,32 +90,36 @@ def make_rows(numbers: Sequence[int], static_rules: MaskingConfig | None) -> Ins
 
 
 def write_instance_set(
-    root: Path,
+    root: Path | str,
     *,
     train: Sequence[int] = (40, 40, 17),
     held_out: Sequence[int] = (12, 9),
     rows_per_batch: int = 8,
     static_rules: MaskingConfig | None = None,
+    first: int = 0,
 ) -> InstanceSet:
-    """Commit shards of so many rows, numbered on from 0, and return the set they make."""
+    """Commit shards of so many rows, numbered on from `first`, and return the set they make."""
+    numbered_from = first
     shards = []
-    first = 0
     for split, sizes in (("train", train), ("held_out", held_out)):
         for size in sizes:
             shards.append((split, make_rows(range(first, first + size), static_rules)))
             first += size
-    return commit_instances(root, VOCABULARY, shards, rows_per_batch=rows_per_batch)
+    return commit_instances(
+        root, VOCABULARY, shards, rows_per_batch=rows_per_batch, first=numbered_from
+    )
 
 
 def commit_instances(
-    root: Path,
+    root: Path | str,
     vocabulary: Sequence[str],
     shards: Sequence[tuple[str, InstanceRows]],
     *,
     rows_per_batch: int,
     objective: Objective = "nsp",
+    first: int = 0,
 ) -> InstanceSet:
-    """Commit (split, rows) as one shard each, instances numbered on from 0."""
+    """Commit (split, rows) as one shard each, instances numbered on from `first`."""
     generation = Generation(str(root), "instances", "0123456789abcdef0123")
     static = shards[0][1].masked_offsets is not None
     word_starts = shards[0][1].word_starts is not None
@@ -126,7 +130,6 @@ def commit_instances(
         static_masking=static,
     )
     entries = []
-    first = 0
     for number, (split, rows) in enumerate(shards):
         objects, entry = write_shard(
             rows,
@@ -149,7 +152,7 @@ def commit_instances(
             "masking": {"mode": "static" if static else "dynamic"},
             "objective": objective,
             "seed": SEED,
-            "shards": entries,
+            "sets": [{"max_seq_length": 64, "shards": entries}],
             "special_ids": {token: number for number, token in enumerate(SPECIAL_TOKENS)},
             "tokenizer": {
                 name.replace(".", "_"): asdict(ObjectEntry.of(name, data))

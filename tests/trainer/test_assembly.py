@@ -10,8 +10,22 @@ import pytest
 from pipeline.config import MaskingConfig
 from pipeline.instance_rows import InstanceRows
 from pipeline.masking import mask_tokens, token_classes
-from tests.trainer.instance_fixture import SEED, VOCABULARY, commit_instances, make_rows
-from trainer.assembly import Instances, concatenate, make_batch
+from tests.trainer.instance_fixture import (
+    SEED,
+    VOCABULARY,
+    commit_instances,
+    make_row,
+    make_rows,
+)
+from trainer.assembly import (
+    Instances,
+    Taken,
+    concatenate,
+    cut_batch,
+    gather,
+    join_batches,
+    make_batch,
+)
 from trainer.batch import Batch
 from trainer.loader import evaluation_batches
 
@@ -45,13 +59,60 @@ def test_masks_follow_the_word_starts_of_moved_rows(unit: str) -> None:
     )
     whole = Instances.of(rows, 0)
     order = np.random.default_rng(2).permutation(20)
-    batch = batch_of(concatenate([whole.span(0, 7), whole.span(7, 20)]).take(order), rules)
+    window = concatenate([whole.span(0, 7), whole.span(7, 20)])
+    taken = [
+        Taken(instances=window, rows=order[:12], counts=np.array([12])),
+        Taken(instances=window, rows=order[12:], counts=np.array([8])),
+    ]
+    batch = batch_of(gather(taken)[0], rules)
     for place, row in enumerate(order):
         start, end = rows.offsets[row : row + 2]
         here = slice(*batch.cu_seqlens[place : place + 2])
         assert batch.input_ids[here].tolist() == expected.input_ids[start:end].tolist()
     without = batch_of(Instances.of(replace(rows, word_starts=None), 0), rules)
     assert without.masked_positions.tolist() != expected.positions.tolist()
+
+
+def test_rows_taken_for_several_steps_stand_step_by_step_in_the_order_of_the_pieces() -> None:
+    windows = [Instances.of(make_rows(range(first, first + 9), None), first) for first in (0, 20)]
+    taken = [
+        Taken(instances=windows[0], rows=np.array([3, 1, 8]), counts=np.array([2, 0, 1])),
+        Taken(instances=windows[1], rows=np.array([5, 4]), counts=np.array([1, 1, 0])),
+        Taken(instances=windows[0], rows=np.array([2]), counts=np.array([1, 0, 0])),
+    ]
+    found, ends = gather(taken)
+    assert ends.tolist() == [4, 5, 6]
+    assert found.flat["instance_number"].tolist() == [3, 1, 25, 2, 24, 8]
+    ids, offsets = found.ragged["input_ids"]
+    for place, number in enumerate([3, 1, 25, 2, 24, 8]):
+        assert tuple(ids[slice(*offsets[place : place + 2])]) == make_row(number).input_ids
+
+
+def plain(batch: Batch) -> list[object]:
+    assert batch.pair_labels is not None
+    return [
+        (batch.input_ids[start:end].tolist(), batch.token_type_ids[start:end].tolist(), label)
+        for start, end, label in zip(
+            batch.cu_seqlens, batch.cu_seqlens[1:], batch.pair_labels, strict=False
+        )
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 20, 37, 64, 10_000])
+def test_micro_batches_by_tokens_join_to_what_was_cut(size: int) -> None:
+    batch = batch_of(Instances.of(make_rows(range(30), None), 0), MaskingConfig())
+    parts = list(cut_batch(batch, 2, 30, size, "tokens"))
+    # One of more tokens than the limit has a single sequence.
+    assert all(part.input_ids.size <= size or part.cu_seqlens.size == 2 for part in parts)
+    sizes = [part.input_ids.size for part in parts]
+    firsts = [int(part.cu_seqlens[1]) for part in parts]
+    assert all(done + after > size for done, after in zip(sizes, firsts[1:], strict=False))
+    joined = join_batches(parts)
+    assert plain(joined) == plain(batch)[2:]
+    begin = batch.cu_seqlens[2]
+    expected = batch.masked_positions[batch.masked_positions >= begin] - begin
+    assert joined.masked_positions.tolist() == expected.tolist()
+    assert joined.masked_lm_ids.tolist() == batch.masked_lm_ids[-expected.size :].tolist()
 
 
 def test_rows_without_pairs_make_a_batch_without_labels_of_one_segment() -> None:

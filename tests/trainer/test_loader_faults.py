@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ from pipeline.errors import ConfigError, CorruptError, InputError, StorageError
 from pipeline.instance_set import InstanceSet
 from pipeline.masking import mask_tokens
 from tests.trainer.instance_fixture import SEED, make_row, write_instance_set
-from tests.trainer.test_loader import (
+from tests.trainer.loading import (
     RULES,
     TRAIN_ROWS,
     evaluate,
@@ -22,8 +21,9 @@ from tests.trainer.test_loader import (
     open_loader,
     sequences,
 )
-from trainer.batch import Batch
-from trainer.loader import LoaderState
+from trainer.data_plan import LoaderState, SourceState
+from trainer.loader import Loader, StepBatches
+from trainer.phases import set_name
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +103,12 @@ def test_a_shard_that_vanished_is_named(tmp_path: Path) -> None:
             next(loader)
 
 
-def test_closing_ends_the_thread_also_with_steps_not_taken(instances: InstanceSet) -> None:
+def test_closing_ends_the_threads_also_with_steps_not_taken(instances: InstanceSet) -> None:
     before = set(threading.enumerate())
     loader = open_loader(instances, prefetch=4)
     next(loader)
-    assert len(set(threading.enumerate()) - before) == 1
+    names = {thread.name.rpartition("_")[0] for thread in set(threading.enumerate()) - before}
+    assert names == {"loader", "loader-read"}
     loader.close()
     assert set(threading.enumerate()) == before
 
@@ -116,12 +117,13 @@ def test_a_slow_consumer_does_not_make_the_loader_run_ahead(
     instances: InstanceSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
+    step = Loader._step
 
-    def counted(batch: Batch, start: int, end: int, size: int) -> Iterator[Batch]:
-        made.append(start)
-        return iter(())
+    def counted(self: Loader, *parts: Any) -> StepBatches:
+        made.append(parts)
+        return step(self, *parts)
 
-    monkeypatch.setattr("trainer.loader.cut_batch", counted)
+    monkeypatch.setattr(Loader, "_step", counted)
     loader = open_loader(instances, prefetch=3)
     for taken in (1, 2, 3):
         next(loader)
@@ -135,14 +137,19 @@ def test_a_slow_consumer_does_not_make_the_loader_run_ahead(
 @pytest.mark.parametrize(
     "layout, message",
     [
-        ({"batch_size": 10}, "training.batch_size = 10: must be a multiple of training.lanes = 4"),
+        (
+            {"batch_size": 2, "world_size": 3},
+            "training.batch_size = 2: must be at least training.workers = 3",
+        ),
         ({"world_size": 5}, "training.workers = 5: must be at most training.lanes = 4"),
         ({"rank": 2, "world_size": 2}, "rank = 2"),
         ({"lanes": 0}, "training.lanes = 0"),
         ({"window_batches": 0}, "training.window_batches = 0"),
         ({"micro_batch_size": 0}, "training.micro_batch_size = 0"),
-        ({"prefetch": 0}, "training.prefetch = 0"),
-        ({"batch_size": 100}, "training.batch_size = 100: .* has 97 training instances"),
+        ({"prefetch": 0}, "training.prefetch_steps = 0"),
+        ({"read_threads": 0}, "training.read_threads = 0"),
+        ({"batch_size": 100}, "training.batch_size = 100: .* has 97 training sequences, less than"),
+        ({"batch_size": 9_999, "unit": "tokens"}, "batch_size = 9999: .* has .* training tokens"),
     ],
 )
 def test_a_layout_that_cannot_be_served_is_refused(
@@ -153,12 +160,18 @@ def test_a_layout_that_cannot_be_served_is_refused(
 
 
 def test_a_state_of_other_data_is_refused(instances: InstanceSet) -> None:
-    own = instances.generation.fingerprint
-    with pytest.raises(ConfigError, match="trained on instances feed"):
-        open_loader(instances, state=LoaderState(epoch=0, step=0, instances="feed"))
-    with pytest.raises(ConfigError, match="step 13 of epoch 2, an epoch has 13 steps"):
-        open_loader(instances, state=LoaderState(epoch=2, step=13, instances=own))
-    with pytest.raises(CorruptError, match="must have epoch, step and instances"):
+    def state(name: str, *, phase: int = 0, cursor: int = 0) -> LoaderState:
+        source = SourceState(instances=name, epoch=2, cursor=cursor)
+        return LoaderState(phase=phase, step=5, sources=(source,))
+
+    own = set_name(instances)
+    with pytest.raises(ConfigError, match=r"trained on instances feed/128; .* is 0123456789"):
+        open_loader(instances, state=state("feed/128"))
+    with pytest.raises(ConfigError, match=r"unit 97 of epoch 2 .* an epoch has 97"):
+        open_loader(instances, state=state(own, cursor=TRAIN_ROWS))
+    with pytest.raises(ConfigError, match="step 5 in phase 1, the config has that step in phase 0"):
+        open_loader(instances, state=state(own, phase=1))
+    with pytest.raises(CorruptError, match="must have phase, step and sources"):
         LoaderState.from_json({"epoch": 1})
 
 

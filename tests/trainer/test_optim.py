@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import safetensors.torch
 import torch
@@ -7,7 +9,6 @@ from torch import Tensor
 
 from pipeline.errors import TrainingError
 from tests.trainer.batches import make_batch, make_model
-from trainer.model_config import OptimizerConfig
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import (
     load_optimizer_tensors,
@@ -15,10 +16,13 @@ from trainer.optim import (
     optimizer_tensors,
     parameter_groups,
 )
+from trainer.optimizer_config import OptimizerConfig
 from trainer.step import train_step
 
+ADAMW = OptimizerConfig()
 
-def train(model: EncoderForPreTraining, optimizer: torch.optim.AdamW, steps: range) -> None:
+
+def train(model: EncoderForPreTraining, optimizer: torch.optim.Optimizer, steps: range) -> None:
     for step in steps:
         train_step(
             model,
@@ -35,9 +39,11 @@ def train(model: EncoderForPreTraining, optimizer: torch.optim.AdamW, steps: ran
         )
 
 
-def after_two_steps() -> tuple[EncoderForPreTraining, torch.optim.AdamW]:
+def after_two_steps(
+    config: OptimizerConfig = ADAMW,
+) -> tuple[EncoderForPreTraining, torch.optim.Optimizer]:
     model = make_model()
-    optimizer = make_optimizer(model, OptimizerConfig())
+    optimizer = make_optimizer(model, config)
     train(model, optimizer, range(2))
     return model, optimizer
 
@@ -81,22 +87,24 @@ def test_update_equals_decoupled_weight_decay_by_hand() -> None:
     torch.testing.assert_close(model.bias, before["bias"] - 0.1)
 
 
-def test_restored_optimizer_goes_on_bit_equal() -> None:
-    model, optimizer = after_two_steps()
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_restored_optimizer_goes_on_bit_equal(name: Literal["adamw", "lamb"]) -> None:
+    config = OptimizerConfig(name=name)
+    model, optimizer = after_two_steps(config)
     weights = safetensors.torch.save(model.state_dict())
     state = safetensors.torch.save(optimizer_tensors(optimizer, model))
     train(model, optimizer, range(2, 5))
 
     resumed = make_model(seed=9)
     resumed.load_state_dict(safetensors.torch.load(weights))
-    fresh = make_optimizer(resumed, OptimizerConfig())
+    fresh = make_optimizer(resumed, config)
     load_optimizer_tensors(fresh, resumed, safetensors.torch.load(state))
     assert safetensors.torch.save(optimizer_tensors(fresh, resumed)) == state
     train(resumed, fresh, range(2, 5))
-    for name, parameter in model.state_dict().items():
-        assert torch.equal(parameter, resumed.state_dict()[name]), name
+    for key, parameter in model.state_dict().items():
+        assert torch.equal(parameter, resumed.state_dict()[key]), key
     first, second = optimizer_tensors(optimizer, model), optimizer_tensors(fresh, resumed)
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert all(torch.equal(first[key], second[key]) for key in first)
 
 
 def test_loaded_state_is_a_copy() -> None:

@@ -17,10 +17,13 @@ from pipeline.instance_set import InstanceSet
 from tests.trainer.instance_fixture import VOCABULARY, commit_instances, make_rows
 from trainer.config import EvaluationConfig, TrainerConfig, TrainingConfig
 from trainer.journal import read_journal
-from trainer.model_config import ModelConfig, ScheduleConfig
-from trainer.pretrain import Worker, pretrain
+from trainer.model_config import ModelConfig
+from trainer.pretrain import pretrain
+from trainer.ranks import Worker
 from trainer.report.curves import run_plots
 from trainer.report.finished_run import metrics_of
+from trainer.run_plan import open_sources
+from trainer.schedule_config import ScheduleConfig
 from trainer.training_run import training_manifest
 
 MODEL = ModelConfig(
@@ -58,7 +61,8 @@ def train(root: Path, objective: Objective, model: ModelConfig = MODEL) -> Gener
     )
     instances = instance_set(root, objective)
     generation = Generation(str(root), "training", "a" * 20)
-    pretrain(config, generation, instances, Worker(0, 1, torch.device("cpu"), None))
+    sources = open_sources(config, instances)
+    pretrain(config, generation, sources, Worker(0, 1, torch.device("cpu"), None))
     generation.commit(training_manifest(config, generation, instances), {})
     return generation
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,17 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-import transformers
 from torch import Tensor
 
 from pipeline.errors import TrainingError
 from tests.trainer.batches import MIXED_LENGTHS, TINY, make_batch, make_model, take_rows
 from trainer import step as step_module
 from trainer.batch import Batch, to_tensors
-from trainer.convert import export_config, export_state_dict
+from trainer.divergence import DivergenceError
 from trainer.losses import masked_lm_loss, pair_loss
-from trainer.model_config import OptimizerConfig
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer
+from trainer.optimizer_config import OptimizerConfig
 from trainer.step import StepResult, evaluate, train_step
 
 CPU = torch.device("cpu")
@@ -203,50 +203,60 @@ def test_bfloat16_is_near_float32() -> None:
     assert all(parameter.dtype == torch.float32 for parameter in low.parameters())
 
 
-def test_fifty_steps_learn_and_equal_a_plain_loop_over_the_twin() -> None:
-    """The reference is transformers' model, torch's AdamW and clipping, one padded batch."""
-    config = dataclasses.replace(TINY, initializer_range=0.02)
-    model = make_model(config)
-    twin = transformers.BertForPreTraining(
-        transformers.BertConfig.from_dict(export_config(config, model.vocab_size, 0))
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_activation_checkpointing_changes_no_bit(dropout: float) -> None:
+    config = dataclasses.replace(
+        TINY, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
     )
-    twin.load_state_dict(export_state_dict(model), strict=False)
-    twin.tie_weights()
-    no_decay = ("bias", "LayerNorm.weight")
-    named = list(twin.named_parameters())
-    reference = torch.optim.AdamW(
-        [
-            {"params": [p for n, p in named if not n.endswith(no_decay)], "weight_decay": 0.01},
-            {"params": [p for n, p in named if n.endswith(no_decay)], "weight_decay": 0.0},
-        ],
-        lr=1e-3,
-        eps=1e-6,
-    )
-    optimizer = make_optimizer(model, OptimizerConfig())
-    batches = [make_batch([60, 60], seed=seed) for seed in range(4)]
-    curve: list[float] = []
-    expected: list[float] = []
-    for number in range(50):
-        batch = batches[number % 4]
-        result = do_step(
-            model, [batch], optimizer=optimizer, step=number, learning_rate=1e-3, clip_norm=1.0
-        )
-        curve.append(result.mlm_loss + result.pair_loss)
-        labels = torch.full((120,), -100)
-        labels[torch.from_numpy(batch.masked_positions)] = torch.from_numpy(batch.masked_lm_ids)
-        loss = twin(
-            input_ids=torch.from_numpy(batch.input_ids).view(2, 60),
-            token_type_ids=torch.from_numpy(batch.token_type_ids).view(2, 60),
-            labels=labels.view(2, 60),
-            next_sentence_label=torch.from_numpy(batch.pair_labels),
-        ).loss
-        reference.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
-        reference.step()
-        expected.append(float(loss.detach()))
-    assert curve == pytest.approx(expected, abs=1e-4 * expected[0])
-    assert curve[-1] < 0.8 * curve[0]
+    batch = make_batch(MIXED_LENGTHS)
+    plain, saving = make_model(config), make_model(config)
+    saving.encoder.activation_checkpointing = True
+    kept: dict[EncoderForPreTraining, int] = {}
+    for model in (plain, saving):
+        sizes: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, sizes=sizes: sizes.append(tensor.nbytes) or tensor, lambda kept: kept
+        ):
+            do_step(model, [batch, batch], precision="bf16")
+        kept[model] = sum(sizes)
+    assert kept[saving] < kept[plain] / 2
+    exact = gradients(plain)
+    assert all(torch.equal(one, exact[name]) for name, one in gradients(saving).items())
+
+
+@pytest.mark.filterwarnings("default")  # torch warns about what it does itself
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
+def test_compiled_blocks_equal_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    config = dataclasses.replace(TINY, num_hidden_layers=1)
+    plain, compiled = make_model(config), make_model(config)
+    compiled.encoder.compile_blocks()
+    for number, lengths in enumerate(([80, 3], [5, 5, 5])):
+        batch = make_batch(lengths, seed=number)
+        expected = do_step(plain, [batch], step=number)
+        assert_same_result(do_step(compiled, [batch], step=number), expected)
+        assert_same_gradients(gradients(compiled), gradients(plain), 1e-5)
+    assert compiled.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_a_parameter_that_no_loss_reaches_is_reported_by_name() -> None:
+    model = make_model()
+    model.encoder.spare = torch.nn.Linear(3, 3)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(TrainingError, match=r"step 0: no loss reaches encoder\.spare\.weight"):
+        do_step(model, [make_batch([30])])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_loss_above_the_limit_is_no_update() -> None:
+    model = make_model()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    batch = make_batch([30])
+    with pytest.raises(DivergenceError, match=r"step 3: loss = .* jumped above 0\.5") as caught:
+        do_step(model, [batch], step=3, loss_limit=0.5)
+    assert caught.value.sequences == 1
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    do_step(model, [batch], step=3, loss_limit=100.0)
 
 
 def test_evaluation_is_the_mean_over_all_batches_without_dropout() -> None:

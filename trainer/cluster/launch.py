@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,10 +23,13 @@ from pipeline.errors import ClusterError, StorageError
 from pipeline.instance_set import InstanceSet
 from pipeline.progress import progress
 from pipeline.ray_session import ray_session
+from pipeline.storage import absolute_uri
 from trainer.cluster.failure_policy import LastingFailures
 from trainer.cluster.worker import train_worker
 from trainer.config import TrainerConfig
 from trainer.journal import read_journal
+from trainer.phases import Source
+from trainer.run_plan import open_sources, require_data, step_plan
 
 _POLL_SECONDS = 2.0
 
@@ -33,27 +37,41 @@ _POLL_SECONDS = 2.0
 def train(config: TrainerConfig, generation: Generation, instances: InstanceSet) -> None:
     """Train on `instances` to the last step; a failed worker group starts again from a checkpoint.
 
-    Raises ClusterError if the cluster lacks the workers' resources, and the workers' own error
-    when `training.max_restarts` are used up, or at once where a restart cannot heal it.
+    Raises ConfigError for data that the config's batches cannot be made of, ClusterError if the
+    cluster lacks the workers' resources, and the workers' own error when `training.max_restarts`
+    are used up, or at once where a restart cannot heal it.
     """
     training = config.training
-    with ray_session(
-        ray,
-        config.ray_address,
-        cpus=training.workers * training.threads_per_worker,
-        object_store_bytes=config.cluster.object_store_bytes,
+    sources = open_sources(config, instances)
+    plan = step_plan(config, sources)
+    require_data(config, sources, plan)
+    with (
+        ray_session(
+            ray,
+            config.ray_address,
+            cpus=training.workers * training.threads_per_worker,
+            object_store_bytes=config.cluster.object_store_bytes,
+            working_storage=config.working_storage,
+        ),
+        _progress(generation, plan.total_steps),
     ):
-        # A new set: what this process has opened of the store stays here.
-        _fit(config, generation, InstanceSet(instances.generation, instances.manifest))
+        _fit(config, generation, sources)
 
 
-def _fit(config: TrainerConfig, generation: Generation, instances: InstanceSet) -> None:
+def _fit(
+    config: TrainerConfig, generation: Generation, sources: Sequence[tuple[Source, ...]]
+) -> None:
     training = config.training
     use_gpu = _use_gpu(config)
     _require_resources(config, use_gpu)
+    if training.start_from:
+        # A worker has another working directory.
+        start_from = absolute_uri(training.start_from)
+        training = dataclasses.replace(training, start_from=start_from)
+        config = dataclasses.replace(config, training=training)
     trainer = TorchTrainer(
         train_worker,
-        train_loop_config={"config": config, "generation": generation, "instances": instances},
+        train_loop_config={"config": config, "generation": generation, "sources": sources},
         scaling_config=ScalingConfig(
             num_workers=training.workers,
             use_gpu=use_gpu,
@@ -71,8 +89,7 @@ def _fit(config: TrainerConfig, generation: Generation, instances: InstanceSet) 
             callbacks=[LastingFailures()],
         ),
     )
-    with _progress(generation, training.total_steps):
-        trainer.fit()
+    trainer.fit()
 
 
 def _use_gpu(config: TrainerConfig) -> bool:
@@ -123,7 +140,16 @@ def _watch(generation: Generation, stop: threading.Event, advance: Any) -> None:
             shown = last["step"]
         newest = last.get("attempt", attempt)
         if attempt and newest > attempt:
-            Console(stderr=True, highlight=False).print(
-                f"training: a worker failed; attempt {newest} goes on at step {last['step']}"
-            )
+            Console(stderr=True, highlight=False).print(_what_happened(records, newest))
         attempt = newest
+
+
+def _what_happened(records: Sequence[Mapping[str, Any]], attempt: int) -> str:
+    """Say why a later attempt goes on."""
+    for record in reversed(records):
+        if record["kind"] == "rollback" and record["attempt"] == attempt:
+            return (
+                f"training: {record['reason']}; back to step {record['to_step']}, and on without "
+                f"{record['skipped_sequences']} sequences"
+            )
+    return f"training: a worker failed; attempt {attempt} goes on at step {records[-1]['step']}"

@@ -8,7 +8,8 @@ import ray.train
 import ray.train.torch
 from torch import distributed as dist
 
-from trainer.pretrain import Worker, pretrain
+from trainer.pretrain import pretrain
+from trainer.ranks import Worker
 
 
 def train_worker(settings: dict[str, Any]) -> None:
@@ -20,4 +21,4 @@ def train_worker(settings: dict[str, Any]) -> None:
         device=ray.train.torch.get_device(),
         group=dist.group.WORLD,
     )
-    pretrain(settings["config"], settings["generation"], settings["instances"], worker)
+    pretrain(settings["config"], settings["generation"], settings["sources"], worker)

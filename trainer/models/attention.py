@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
-from trainer.batch import SequenceLayout
+from trainer.batch import GridLayout, SequenceLayout
 from trainer.models.attention_dropout import attention_with_dropout
 from trainer.models.dropout import on_plain_cpu
 
@@ -29,6 +29,8 @@ def attention(
     qkv_T3ND: Tensor, layout: SequenceLayout, dropout: float, reach: int | None = None
 ) -> Tensor:
     """Return softmax(Q K^T / sqrt(D)) V inside each sequence, [T, 3, N, D] -> [T, N, D]."""
+    if isinstance(layout, GridLayout):
+        return grid_attention(qkv_T3ND, layout, reach)
     if reach is not None and layout.max_length <= reach + 1:
         reach = None
     if qkv_T3ND.is_cuda and dropout == 0.0 and _has_flash_kernel(qkv_T3ND):
@@ -97,6 +99,19 @@ def padded_attention(qkv_T3ND: Tensor, layout: SequenceLayout, dropout: float) -
         ).transpose(1, 2)
     context = context.reshape(rows * longest, heads, size)
     return context if full else context.index_select(0, layout.padded_rows)
+
+
+def grid_attention(qkv_T3ND: Tensor, layout: GridLayout, reach: int | None = None) -> Tensor:
+    """While tracing: one SDPA call on a grid of any size, without dropout."""
+    rows, length = layout.attention_mask.shape
+    heads, size = qkv_T3ND.shape[2:]
+    query, key, value = qkv_T3ND.view(rows, length, 3, heads, size).permute(2, 0, 3, 1, 4)
+    mask = layout.attention_mask[:, None, None, :]
+    if reach is not None:
+        places = torch.arange(length, device=mask.device)
+        mask = mask & ((places[:, None] - places).abs() <= reach)
+    context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    return context.transpose(1, 2).reshape(rows * length, heads, size)
 
 
 def banded_attention(

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from trainer.batch import SequenceLayout
 from trainer.model_config import ModelConfig
@@ -56,13 +57,16 @@ class Encoder(nn.Module):
         super().__init__()
         layers, sharing = config.num_hidden_layers, config.parameter_sharing
         self.config = config
+        self.activation_checkpointing = False
+        """Keep only the input of each layer for the backward pass, and compute the rest again."""
         # Two lists, not one of layers: the blocks of a kind are what a paper may share.
-        attentions = 1 if sharing in ("attention", "all") else layers
+        own_attention = sharing not in ("attention", "all")
+        attentions = layers if own_attention else 1
         feed_forwards = 1 if sharing in ("ffn", "all") else layers
         pre_norm = config.norm_position == "pre"
         # What the first layer reads comes out of the embeddings' norm (Warner et al. 2024, 2.1.1).
         self.attention = nn.ModuleList(
-            SelfAttention(config, normed=not (pre_norm and attentions > 1 and layer == 0))
+            SelfAttention(config, normed=not (pre_norm and own_attention and layer == 0))
             for layer in range(attentions)
         )
         self.feed_forward = nn.ModuleList(FeedForward(config) for _ in range(feed_forwards))
@@ -78,15 +82,39 @@ class Encoder(nn.Module):
         window = config.local_attention_window // 2
         by_global = self._rotation(hidden_TH, layout, config.global_rope_theta)
         by_local = self._rotation(hidden_TH, layout, config.local_rope_theta)
+        saving = self.activation_checkpointing and torch.is_grad_enabled()
         for layer in range(config.num_hidden_layers):
-            attention = self.attention[layer % len(self.attention)]
-            feed_forward = self.feed_forward[layer % len(self.feed_forward)]
-            if config.is_global(layer):
-                hidden_TH = attention(hidden_TH, layout, None, by_global)
+            is_global = config.is_global(layer)
+            where = (None, by_global) if is_global else (window, by_local)
+            if saving:
+                hidden_TH = checkpoint(
+                    self._layer, layer, hidden_TH, layout, *where, use_reentrant=False
+                )
             else:
-                hidden_TH = attention(hidden_TH, layout, window, by_local)
-            hidden_TH = feed_forward(hidden_TH)
+                hidden_TH = self._layer(layer, hidden_TH, layout, *where)
         return hidden_TH if self.final_norm is None else self.final_norm(hidden_TH)
+
+    def _layer(
+        self,
+        layer: int,
+        hidden_TH: Tensor,
+        layout: SequenceLayout,
+        window: int | None,
+        rotated: Rotation | None,
+    ) -> Tensor:
+        attention = self.attention[layer % len(self.attention)]
+        feed_forward = self.feed_forward[layer % len(self.feed_forward)]
+        output_TH: Tensor = feed_forward(attention(hidden_TH, layout, window, rotated))
+        return output_TH
+
+    def compile_blocks(self) -> None:
+        """Compile the feed-forward blocks, for any number of tokens; names stay as they are.
+
+        Attention is left out: its kernels loop over the sequences of a batch, whose lengths are
+        others every time.
+        """
+        for feed_forward in self.feed_forward:
+            feed_forward.compile(dynamic=True, fullgraph=True)
 
     def _rotation(self, hidden_TH: Tensor, layout: SequenceLayout, theta: float) -> Rotation | None:
         config = self.config

@@ -35,8 +35,8 @@ def rotation(position_ids: Tensor, head_size: int, theta: float, dtype: torch.dt
 def rotate(qkv_T3ND: Tensor, by: Rotation) -> Tensor:
     """Turn queries and keys; dimension i and i + D / 2 are a pair, as in GPT-NeoX."""
     query_key, value = qkv_T3ND[:, :2], qkv_T3ND[:, 2:]
-    # In float32 at any width, as transformers does.
-    first, second = query_key.float().chunk(2, dim=-1)
+    # In float32 at least: half precision would lose the angle.
+    first, second = query_key.to(by.cos.dtype).chunk(2, dim=-1)
     turned = torch.cat([first * by.cos - second * by.sin, second * by.cos + first * by.sin], -1)
     return torch.cat([turned.to(qkv_T3ND.dtype), value], dim=1)
 
@@ -82,7 +82,7 @@ class SelfAttention(nn.Module):
         if by is not None:
             qkv_T3ND = rotate(qkv_T3ND, by)
         dropout = self.attention_dropout if self.training else 0.0
-        context_TH = attention(qkv_T3ND, layout, dropout, reach).view(tokens, hidden)
+        context_TH = attention(qkv_T3ND, layout, dropout, reach).reshape(tokens, hidden)
         output_TH = self.output(context_TH)
         output_TH = dropout_add(output_TH, hidden_TH, self.hidden_dropout, self.training)
         return output_TH if self.pre_norm or self.layer_norm is None else self.layer_norm(output_TH)

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.commit import MANIFEST, Generation, current
 from pipeline.errors import CorruptError
+from pipeline.instance_set import InstanceSet
 from pipeline.stage import read_run_report
 from pipeline.storage import open_storage
 from trainer.journal import read_journal, unreadable_lines
@@ -42,6 +43,7 @@ class FinishedRun:
     """Manifests, as their stages wrote them."""
     vocabulary: Mapping[str, Any]
     instances: Mapping[str, Any]
+    """Of the set that was trained on."""
     training: Mapping[str, Any]
     reports: Mapping[str, Mapping[str, Any]]
     """run_report.json by stage, where it can be read; "export" only of this model's export."""
@@ -64,7 +66,9 @@ def read_run(root: str) -> FinishedRun:
         fingerprints={one.stage: one.fingerprint for one in generations},
         documents=documents_manifest,
         vocabulary=vocabulary_manifest,
-        instances=instances_manifest,
+        instances=InstanceSet.one_of(
+            instances, instances_manifest, manifest["max_seq_length"]
+        ).manifest,
         training=manifest,
         reports={
             one.stage: report for one in generations if (report := read_run_report(one)) is not None

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.corpus import ReadReport, list_files, plan_splits, read_split
+from pipeline.corpus import ReadReport, files, list_files, plan_splits, read_split
 from pipeline.errors import InputError
 from tests.pipeline.corpus.reading import WHOLE, failure, names_of, read_all, source_of, write_files
 
@@ -172,6 +172,20 @@ def test_a_files_checksum_and_size_are_those_of_its_bytes(tmp_path: Path) -> Non
     data = (tmp_path / "a.txt").read_bytes()
     assert file.bytes == len(data)
     assert file.checksum == hashlib.sha256(data).hexdigest()
+
+
+def test_a_large_files_checksum_is_that_of_its_blocks_checksums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_HASHED_BLOCK_BYTES", 10)
+    monkeypatch.setattr(files, "_READ_BYTES", 4)
+    for size in (10, 11, 40, 45):
+        data = bytes(range(size))
+        (tmp_path / f"{size}.txt").write_bytes(data)
+        (file,) = list_files(source_of(tmp_path / f"{size}.txt"), 0)
+        digests = [hashlib.sha256(data[start : start + 10]) for start in range(0, size, 10)]
+        whole = hashlib.sha256(b"".join(one.digest() for one in digests))
+        assert file.checksum == (digests[0] if size == 10 else whole).hexdigest()
 
 
 def test_a_byte_limit_takes_files_in_an_order_of_the_seed(tmp_path: Path) -> None:

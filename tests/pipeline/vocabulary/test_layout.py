@@ -94,6 +94,10 @@ class TestUserTokens:
             *("##v", "##e", "##r", "##w", "##r", "##i", "##t", "##e"),
         ]
 
+    def test_a_token_that_stands_twice_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="user_tokens: 'covid': stands there twice"):
+            check_user_tokens(["covid", "corona", "covid"], self.RULES, 100)
+
     @pytest.mark.parametrize("token", ["covid", "##ing", "\u4e2d", "#", "\U0001f600"])
     def test_words_and_pieces_as_text_gives_them_are_taken(self, token: str) -> None:
         check_user_tokens([token], self.RULES, 100)

@@ -25,7 +25,7 @@ from pipeline.storage import (
     sha256,
 )
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[3]
 NOBODY = 65534
 DEADLINE_SECONDS = 60
 
@@ -55,6 +55,7 @@ def files_below(path: Path) -> list[str]:
 def test_what_was_created_is_read_back_whole_and_by_range(storage: LocalStorage) -> None:
     storage.create("a/b.bin", b"0123456789")
     assert storage.read("a/b.bin") == b"0123456789"
+    assert storage.view("a/b.bin") == b"0123456789"
     assert storage.read_range("a/b.bin", 2, 3) == b"234"
     assert storage.read_range("a/b.bin", 8, 5) == b"89"
     assert storage.read_range("a/b.bin", 20, 5) == b""
@@ -67,6 +68,7 @@ def test_what_was_created_is_read_back_whole_and_by_range(storage: LocalStorage)
 def test_an_empty_object_is_an_object(storage: LocalStorage) -> None:
     storage.create("empty", b"")
     assert storage.size("empty") == 0
+    assert storage.view("empty") == storage.read("empty") == b""
     storage.create("empty", b"")
     with pytest.raises(ConflictError):
         storage.create("empty", b"x")

@@ -1,0 +1,97 @@
+"""The first batch after a restart: `python -m tests.benchmarks.loader_resume [FOLDER]`.
+
+Ten million instances of 16 tokens in 77 shards; a run that stands at 90 % of its second epoch.
+From opening the set to the first batch, beside a run that begins. FOLDER keeps the set for the
+next time.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.config import MaskingConfig
+from pipeline.instance_rows import InstanceRows
+from pipeline.instance_set import InstanceSet
+from tests.benchmarks.harness import Case, run
+from tests.benchmarks.masking import VOCABULARY, sequences
+from tests.trainer.instance_fixture import commit_instances
+from trainer.data_plan import LoaderState, SourceState
+from trainer.loader import Loader
+from trainer.phases import Phase, Source, set_name
+
+ROWS, ROWS_PER_SHARD, TOKENS = 10_000_000, 131_072, 16
+BATCH_SIZE = 256
+
+
+def write(folder: Path) -> None:
+    """Commit ROWS instances; all shards hold the same rows under other numbers."""
+    one = sequences(TOKENS).ravel()
+    ids = np.resize(one, ROWS_PER_SHARD * TOKENS)
+
+    def rows(count: int) -> InstanceRows:
+        return InstanceRows(
+            input_ids=ids[: count * TOKENS],
+            offsets=np.arange(count + 1, dtype=np.int64) * TOKENS,
+            first_segment_length=np.full(count, TOKENS // 2 + 1, dtype=np.uint16),
+            pair_labels=np.zeros(count, dtype=np.int8),
+        )
+
+    sizes = [ROWS_PER_SHARD] * (ROWS // ROWS_PER_SHARD) + [ROWS % ROWS_PER_SHARD]
+    shards = [("train", rows(size)) for size in sizes]
+    commit_instances(folder, VOCABULARY, shards, rows_per_batch=1024)
+
+
+def first_batch(folder: Path, epoch: int, cursor: int) -> Callable[[], object]:
+    def begin() -> int:
+        instances = InstanceSet.open(str(folder))
+        source = SourceState(instances=set_name(instances), epoch=epoch, cursor=cursor)
+        phase = Phase(
+            sources=(Source(instances=instances),),
+            batch_size=lambda step: BATCH_SIZE,
+            micro_batch_size=BATCH_SIZE,
+        )
+        with Loader(
+            [phase],
+            seed=0,
+            rules=MaskingConfig(),
+            lanes=64,
+            window_batches=8,
+            rank=0,
+            world_size=1,
+            state=LoaderState(phase=0, step=0, sources=(source,)),
+        ) as loader:
+            return next(loader).micro_batches[0].input_ids.size
+
+    begin()  # compiles
+    return begin
+
+
+def main(folder: Path) -> None:
+    if not (folder / "instances").exists():
+        write(folder)
+    run(
+        "loader_resume",
+        [
+            Case(
+                case="first batch at 90 % of an epoch of 10 M instances",
+                unit="first batches/s",
+                amount=1.0,
+                ours=first_batch(folder, 1, ROWS * 9 // 10),
+                peer="at its beginning",
+                theirs=first_batch(folder, 0, 0),
+            )
+        ],
+    )
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as name:
+            main(Path(name))

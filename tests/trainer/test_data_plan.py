@@ -1,0 +1,126 @@
+"""Mixtures and phases as decisions: how many units of what each step takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import ConfigError
+from pipeline.instance_set import InstanceSet
+from tests.trainer.instance_fixture import VOCABULARY, commit_instances, make_rows
+from tests.trainer.loading import phase_of
+from trainer.data_plan import DataPlan, LoaderState
+from trainer.phases import Phase, Source, check_phases, divide
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> list[InstanceSet]:
+    return [
+        commit_instances(
+            tmp_path_factory.mktemp("set"),
+            VOCABULARY,
+            [("train", make_rows(range(rows), None))],
+            rows_per_batch=8,
+        )
+        for rows in (50, 20)
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    weights=st.lists(st.floats(0.001, 1000), min_size=1, max_size=6),
+    sizes=st.lists(st.integers(1, 300), min_size=1, max_size=40),
+)
+def test_sources_give_their_share_of_all_units_whatever_the_sizes_of_the_steps(
+    weights: list[float], sizes: list[int]
+) -> None:
+    given_by = [0] * len(weights)
+    for size in sizes:
+        parts = divide(size, weights, given_by)
+        assert sum(parts) == size and min(parts) >= 0
+        given_by = [before + part for before, part in zip(given_by, parts, strict=True)]
+        due = np.array(weights) / sum(weights) * sum(given_by)
+        assert np.abs(np.array(given_by) - due).max() < len(weights)
+
+
+def test_a_step_of_the_plan_follows_weights_and_warm_up(sets: list[InstanceSet]) -> None:
+    phase = replace(
+        phase_of(*sets, weights=[3.0, 1.0]), batch_size=lambda step: min(4 * (step + 1), 12)
+    )
+    plan = DataPlan([phase], [[50, 20]], 1)
+    state = plan.start(None)
+    taken = []
+    for _ in range(6):
+        taken.append(plan.step_units(state))
+        state = plan.after(state)
+    assert taken == [[3, 1], [6, 2], [9, 3], [9, 3], [9, 3], [9, 3]]
+    assert [(one.epoch, one.cursor) for one in state.sources] == [(0, 45), (0, 15)]
+    assert plan.epochs(state) == [0.9, 0.75]
+    after = plan.after(state).sources
+    assert [(one.epoch, one.cursor) for one in after] == [(1, 4), (0, 18)]
+
+
+def test_phases_follow_each_other_at_their_step_and_the_last_one_ends(
+    sets: list[InstanceSet],
+) -> None:
+    plan = DataPlan([phase_of(sets[0], steps=3), phase_of(sets[1], steps=2)], [[50], [20]], 1)
+    state = plan.start(None)
+    seen = []
+    while not plan.is_over(state):
+        seen.append((state.phase, state.step, state.sources[0].cursor))
+        assert plan.start(LoaderState.from_json(state.to_json())) == state
+        state = plan.after(state)
+    assert seen == [(0, 0, 0), (0, 1, 8), (0, 2, 16), (1, 3, 0), (1, 4, 8)]
+    assert plan.start(state) == state
+
+
+def test_skipping_passes_over_data_and_over_no_update(sets: list[InstanceSet]) -> None:
+    plan = DataPlan([phase_of(sets[0], steps=30)], [[50]], 1)
+    start = plan.after(plan.start(None))
+    skipped = plan.skip(start, 7)
+    assert skipped.step == start.step
+    for _ in range(7):
+        start = plan.after(start)
+    assert skipped.sources == start.sources
+
+
+def test_a_state_of_other_phases_is_refused(sets: list[InstanceSet]) -> None:
+    state = DataPlan([phase_of(sets[0])], [[50]], 1).start(None)
+    later = replace(state, step=4)
+    changed = DataPlan([phase_of(sets[0], steps=3), phase_of(sets[0])], [[50], [50]], 1)
+    with pytest.raises(ConfigError, match=r"step 4 in phase 0, the config has .* phase 1: "):
+        changed.start(later)
+
+
+def test_phases_that_no_model_can_take_are_refused(sets: list[InstanceSet], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"training.phases = \[\]"):
+        check_phases([])
+    with pytest.raises(ConfigError, match=r"phases.0.sources = \[\]: must have at least one"):
+        check_phases([phase_of()])
+    with pytest.raises(ConfigError, match=r"training.phases.0.steps: is missing"):
+        check_phases([phase_of(sets[0]), phase_of(sets[0])])
+    with pytest.raises(ConfigError, match=r"sources.1.weight = 0.0: must be a finite number > 0"):
+        check_phases([phase_of(*sets, weights=[1.0, 0.0])])
+    rows = [("train", make_rows(range(20), None))]
+    words = commit_instances(tmp_path / "a", [*VOCABULARY, "more"], rows, rows_per_batch=8)
+    with pytest.raises(ConfigError, match=r"phases.1.sources.0: .*/a/.* vocabulary of 101 entries"):
+        check_phases([phase_of(sets[0], steps=3), phase_of(words)])
+    pairs = commit_instances(tmp_path / "b", VOCABULARY, rows, rows_per_batch=8, objective="sop")
+    with pytest.raises(ConfigError, match=r'sources.1: .*/b/.* has the objective "sop"'):
+        check_phases([phase_of(sets[0], pairs)])
+    long = InstanceSet(sets[0].generation, {**sets[0].manifest, "max_seq_length": 512})
+    with pytest.raises(ConfigError, match=r"rows of up to 512 tokens, .* positions for 128"):
+        check_phases([phase_of(long)], max_seq_length=128)
+    check_phases([phase_of(long)], max_seq_length=512)
+
+
+def test_a_source_that_cannot_fill_its_part_of_one_batch_is_named(sets: list[InstanceSet]) -> None:
+    sources = (Source(instances=sets[0]), Source(instances=sets[1], weight=3.0))
+    phase = Phase(sources=sources, batch_size=lambda step: 8 + step, micro_batch_size=8, steps=30)
+    with pytest.raises(ConfigError, match=r"batch_size = 37: its part of which is 28, .* has 20"):
+        DataPlan([phase], [[50, 20]], 1)

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.trainer.batches import TINY, make_model
+from tests.trainer.test_export_folder import ALBERT, MODERN, ROBERTA
+from tests.trainer.wordpiece import make_source
+from trainer.convert.model_card import model_card
+from trainer.models.encoder_model import EncoderForPreTraining
+
+TRAINING: dict[str, Any] = {
+    "evaluation": {"mlm_accuracy": 0.314, "mlm_loss_nats": 4.25, "pair_accuracy": 0.625},
+    "identity": {"masking": {"probability": 0.15}},
+    "parameters": 12_345,
+    "sequences_seen": 9_000,
+    "steps": 30,
+    "tokens_seen": 70_000,
+    "unigram_entropy_nats": 5.5,
+}
+
+
+def instances(objective: str) -> dict[str, Any]:
+    counts = {"documents": 7, "instances": 40, "tokens": 5_120}
+    card = {"fill": 0.93, "unknown_rate": 0.001}
+    return {
+        "counts": {"train": counts, "held_out": {"instances": 2}},
+        "data_card": {"train": card, "held_out": {"fill": 0.5}},
+        "masking": {"mode": "dynamic"},
+        "objective": objective,
+    }
+
+
+def rows_of(model: EncoderForPreTraining, objective: str, **training: Any) -> dict[str, str]:
+    """Every table's rows: first cell -> the others."""
+    card = model_card(
+        model, make_source(), training=TRAINING | training, instances=instances(objective)
+    ).decode()
+    assert card.startswith("---\nlibrary_name: transformers\n")
+    cells = [line[2:-2].split(" | ") for line in card.split("\n") if line.startswith("| ")]
+    return {first: " | ".join(rest) for first, *rest in cells}
+
+
+@pytest.mark.parametrize(
+    ("objective", "meaning"),
+    [
+        ("nsp", "0: B follows A, 1: B is random"),
+        ("sop", "0: B follows A, 1: A follows B"),
+    ],
+)
+def test_the_card_lists_the_heads_of_each_class(objective: str, meaning: str) -> None:
+    rows = rows_of(make_model(), objective)
+    assert rows["`BertForPreTraining`"] == f"masked language model, pairs ({meaning})"
+    assert rows["`BertForMaskedLM`"] == "masked language model"
+    assert rows["`BertModel`"] == "pooler"
+
+
+def test_a_class_whose_heads_the_model_has_not_is_left_out() -> None:
+    without = {"evaluation": {**TRAINING["evaluation"], "pair_accuracy": None}}
+    rows = rows_of(make_model(pair_head=None), "full_sentences", **without)
+    assert "`BertForPreTraining`" not in rows
+    assert rows["`BertModel`"] == "none: hidden states"
+    assert "held-out pair accuracy" not in rows
+    for config, names in (
+        (ROBERTA, {"`RobertaForMaskedLM`", "`RobertaModel`"}),
+        (ALBERT, {"`AlbertForMaskedLM`", "`AlbertModel`"}),
+        (MODERN, {"`ModernBertForMaskedLM`", "`ModernBertModel`"}),
+    ):
+        found = rows_of(make_model(config, pair_head=None), "full_sentences", **without)
+        assert {name for name in found if name.endswith(("Model`", "LM`", "Training`"))} == names
+
+
+def test_the_card_has_the_tokenizer_the_run_and_the_data() -> None:
+    rows = rows_of(make_model(), "nsp")
+    assert rows["case"] == "lower-cased"
+    assert rows["longest sequence"] == "80 tokens"
+    assert rows["`token_type_ids`"] == "0 and 1"
+    assert rows["steps"] == "30"
+    assert rows["masking"] == '`{"probability": 0.15}`'
+    assert rows["held-out masked-LM loss"] == "4.2500 nats"
+    assert rows["held-out pair accuracy"] == "0.6250"
+    assert rows["tokens"] == "5,120 | 0"
+    assert rows["fill"] == "0.93 | 0.5"
+    assert rows["unknown_rate"] == "0.001 | "
+
+
+def test_positions_behind_the_padding_token_are_told() -> None:
+    rows = rows_of(make_model(ROBERTA, pair_head=None), "sentence")
+    assert rows["position table"] == "81 rows; the first token has row 1"
+    assert rows["`[PAD]`"] == "id 0"
+    assert rows["`token_type_ids`"] == "not read"
+    assert "position table" not in rows_of(make_model(dataclasses.replace(TINY)), "nsp")

@@ -1,0 +1,200 @@
+"""A training that meets a bad batch, or a rate that breaks it, and what it leaves of that."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from prometheus_client.parser import text_string_to_metric_families
+
+from pipeline.commit import Generation
+from pipeline.errors import TrainingError
+from pipeline.instance_set import InstanceSet
+from tests.trainer.small_training import commit_sets, make_rows, records, small_config, train
+from trainer.checkpoint import latest, load
+from trainer.config import TrainerConfig
+from trainer.epoch_order import EpochOrder, RecordBatches
+from trainer.ranks import Worker
+from trainer.training_run import training_manifest
+
+ROWS, BATCH = 240, 8
+STEPS = 28
+# Record batch 23 of 30, which is one step, is noise where all else can be learned by heart.
+NOISE = range(23 * BATCH, 24 * BATCH)
+
+
+def instances_at(root: Path, noise: Sequence[int] = NOISE) -> InstanceSet:
+    return commit_sets(
+        root,
+        {
+            32: {
+                "train": make_rows(ROWS, 32, pairs=False, noise=noise),
+                "held_out": make_rows(16, 32, seed=1, pairs=False),
+            }
+        },
+        objective="sentence",
+        rows_per_batch=BATCH,
+    )
+
+
+def config_at(root: Path, **tables: Any) -> TrainerConfig:
+    """A step reads one record batch, so that a bad one is a bad step."""
+    merged: dict[str, Any] = {
+        "instances": {"max_seq_length": 32, "objective": "sentence"},
+        "model": {"hidden_size": 32},
+        "optimizer": {"learning_rate": 0.05},
+        "schedule": {"decay": "constant"},
+        "masking": {"probability": 0.5, "mask_share": 0.0, "random_share": 0.0},
+        "training": {"total_steps": STEPS, "lanes": 1, "window_batches": 1},
+        "divergence": {"window_steps": 5, "margin_nats": 1.0, "deviations": 6.0},
+    }
+    for name, table in tables.items():
+        merged[name] = {**merged.get(name, {}), **table}
+    return small_config(root, **merged)
+
+
+def counter(generation: Generation, name: str) -> float:
+    text = (Path(generation.root) / generation.name("metrics.prom")).read_text()
+    families = text_string_to_metric_families(text)
+    return {one.name: one.value for family in families for one in family.samples}[name]
+
+
+def last_state(generation: Generation) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    ref, _ = latest(generation)
+    assert ref is not None
+    checkpoint = load(generation, ref)
+    return checkpoint.model, checkpoint.state
+
+
+def test_a_poisoned_batch_is_skipped_from_the_last_checkpoint_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    instances = instances_at(tmp_path)
+    config = config_at(tmp_path)
+    generation = train(config, instances)
+    manifest = training_manifest(config, generation, instances)
+    (rollback,) = manifest["rollbacks"]
+    bad = rollback["from_step"]
+    assert f"step {bad}: loss = " in rollback["reason"] and "jumped above" in rollback["reason"]
+    # A checkpoint after every step: only the bad batch itself is lost.
+    assert rollback["to_step"] == bad and rollback["skipped_sequences"] == BATCH
+    assert manifest["steps"] == STEPS and manifest["sequences_seen"] == STEPS * BATCH
+    assert [one["step"] for one in records(generation, "train")] == list(range(1, STEPS + 1))
+    assert max(one["mlm_loss"] for one in records(generation, "train")[bad - 1 :]) < 1.5
+    assert [one["from_step"] for one in records(generation, "rollback")] == [bad]
+    assert f"back to step {bad}, and on without {BATCH} sequences" in caplog.text
+    assert counter(generation, "clozeline_training_rollbacks_total") == 1
+    assert counter(generation, "clozeline_training_skipped_sequences_total") == BATCH
+
+
+def test_the_window_up_to_the_bad_step_is_skipped_where_checkpoints_are_rare(
+    tmp_path: Path,
+) -> None:
+    instances = instances_at(tmp_path)
+    config = config_at(tmp_path, training={"checkpoint_seconds": 3600.0})
+    generation = train(config, instances)
+    _, state = last_state(generation)
+    rollbacks = state["rollbacks"]
+    # Before the first checkpoint the last good weights are the initial ones.
+    assert rollbacks and all(one["to_step"] == 0 for one in rollbacks)
+    for one in rollbacks:
+        assert one["skipped_sequences"] == (one["from_step"] + 1) * BATCH
+    handed_out = ROWS * state["loader"]["sources"][0]["epoch"]
+    handed_out += state["loader"]["sources"][0]["cursor"]
+    skipped = sum(one["skipped_sequences"] for one in rollbacks)
+    assert handed_out == state["sequences_seen"] + skipped
+
+
+def test_a_run_stopped_after_a_rollback_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    root = tmp_path / "whole"
+    instances = instances_at(root)
+    whole = train(config_at(root), instances)
+    weights, state = last_state(whole)
+    bad = state["rollbacks"][0]["from_step"]
+    for step in (bad - 1, bad, bad + 1):
+        again = tmp_path / f"stopped{step}"
+        shutil.copytree(root, again)
+        (folder,) = again.glob("training/*")
+        for path in folder.glob("checkpoints/step-*"):
+            if int(path.name.split("-")[1]) > step:
+                shutil.rmtree(path)
+        (folder / "latest.json").unlink()
+        resumed = train(config_at(again), instances)
+        found, found_state = last_state(resumed)
+        assert found_state == state, step
+        assert all(torch.equal(found[name], weights[name]) for name in weights), step
+        assert [one["from_step"] for one in records(resumed, "rollback")] == [bad]
+
+
+@pytest.mark.parametrize("rate", [1e6, 1e38])
+def test_a_rate_that_breaks_the_model_ends_in_an_error_and_never_in_nan(
+    tmp_path: Path, rate: float
+) -> None:
+    instances = instances_at(tmp_path, noise=range(0))
+    config = config_at(tmp_path, optimizer={"learning_rate": rate}, divergence={"max_rollbacks": 2})
+    with pytest.raises(TrainingError, match=r"step \d+: .* went back 2 times already .* lower"):
+        train(config, instances)
+    generation = Generation(config.root, "training", "a" * 20)
+    assert len(records(generation, "rollback")) == 2
+    assert not (tmp_path / generation.name("result.json")).exists()
+    for one in records(generation, "train"):
+        assert math.isfinite(one["mlm_loss"])
+    ref, _ = latest(generation)
+    if ref is not None:
+        weights = load(generation, ref).model
+        assert all(bool(torch.isfinite(one).all()) for one in weights.values())
+
+
+def test_a_checkpoint_from_which_a_run_failed_twice_is_not_taken_again(tmp_path: Path) -> None:
+    config = config_at(tmp_path / "run")
+    first, second = batches_of_steps(config, instances_at(tmp_path / "order"), (20, 21))
+    noise = [row for batch in (first, second) for row in range(batch * BATCH, (batch + 1) * BATCH)]
+    generation = train(config, instances_at(tmp_path / "run", noise))
+    _, state = last_state(generation)
+    went_back = [(one["from_step"], one["to_step"]) for one in state["rollbacks"]]
+    assert went_back == [(20, 20), (20, 19)]
+    assert state["step"] == STEPS and state["sequences_seen"] == STEPS * BATCH
+    assert [one["to_step"] for one in records(generation, "rollback")] == [20, 19]
+
+
+def batches_of_steps(
+    config: TrainerConfig, instances: InstanceSet, steps: Sequence[int]
+) -> list[int]:
+    """The record batches that steps of the first epoch read."""
+    order = EpochOrder.of(
+        RecordBatches.of(instances.shards("train")),
+        seed=config.seed,
+        epoch=0,
+        lanes=1,
+        window_batches=1,
+        unit="sequences",
+        row_tokens=lambda batch: np.zeros(0, np.int64),
+    )
+    return [int(order.lane(0).batch[step]) for step in steps]
+
+
+def two_rank_worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    worker = Worker(rank, 2, torch.device("cpu"), dist.group.WORLD)
+    root = Path(folder)
+    config = config_at(root, training={"lanes": 2, "workers": 2, "micro_batch_size": 4})
+    train(config, InstanceSet.open(folder), worker)
+    dist.destroy_process_group()
+
+
+def test_two_ranks_go_back_together(tmp_path: Path) -> None:
+    # Each lane has half of every step: the bad record batch lies in two steps, half of each.
+    instances_at(tmp_path)
+    torch.multiprocessing.spawn(two_rank_worker, args=(str(tmp_path),), nprocs=2)
+    _, state = last_state(Generation(str(tmp_path), "training", "a" * 20))
+    assert len(state["rollbacks"]) == 2
+    assert state["step"] == STEPS and state["sequences_seen"] == STEPS * BATCH

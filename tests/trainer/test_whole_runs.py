@@ -1,0 +1,241 @@
+"""Phases, budgets and batches of a whole training, and its resumption at any step."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from pipeline.commit import Generation
+from pipeline.errors import ConfigError
+from pipeline.instance_set import InstanceSet
+from tests.trainer.small_training import (
+    commit_sets,
+    make_rows,
+    records,
+    small_config,
+    train,
+    what_was_learned,
+)
+from trainer.checkpoint import latest, load
+from trainer.config import TrainerConfig
+from trainer.run_plan import open_sources, require_data, step_plan
+from trainer.training_run import training_manifest
+
+
+def two_lengths(root: Path, objective: Any = "nsp") -> InstanceSet:
+    pairs = objective == "nsp"
+    return commit_sets(
+        root,
+        {
+            length: {
+                "train": make_rows(rows, length, pairs=pairs),
+                "held_out": make_rows(16, length, seed=1, pairs=pairs),
+            }
+            for length, rows in ((16, 96), (32, 64))
+        },
+        objective=objective,
+    )
+
+
+PHASES: dict[str, Any] = {
+    "instances": {"max_seq_length": [16, 32]},
+    "phases": [
+        {"max_seq_length": 16, "share": 0.75},
+        {"max_seq_length": 32, "share": 0.25, "batch_size": 4, "learning_rate": 5e-3},
+    ],
+}
+
+
+def state_of(generation: Generation) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights and the state of the last checkpoint."""
+    ref, _ = latest(generation)
+    assert ref is not None
+    checkpoint = load(generation, ref)
+    return checkpoint.model, checkpoint.state
+
+
+def test_phases_change_length_batch_and_peak_at_the_step_that_the_state_names(
+    tmp_path: Path,
+) -> None:
+    instances = two_lengths(tmp_path)
+    config = small_config(tmp_path, **PHASES, evaluation={"every_steps": 6})
+    generation = train(config, instances)
+    found = records(generation, "train")
+    assert [one["phase"] for one in found] == [1] * 9 + [2] * 3
+    assert [one["sequences"] for one in found] == [8] * 9 + [4] * 3
+    linear = [(12 - step) / 10 for step in range(2, 12)]
+    shape = [0.5, 1.0, *linear]
+    peaks = [1e-2] * 9 + [5e-3] * 3
+    rates = [peak * share for peak, share in zip(peaks, shape, strict=True)]
+    assert [one["learning_rate"] for one in found] == pytest.approx(rates)
+    # Rows of the second phase are twice as long.
+    tokens = [one["tokens_seen"] for one in found]
+    of_phases = tokens[8] / (9 * 8), (tokens[11] - tokens[8]) / (3 * 4)
+    assert 8 <= of_phases[0] <= 16 <= of_phases[1] <= 32
+    _, state = state_of(generation)
+    assert state["phase_starts"] == [0, 9]
+    assert state["loader"]["phase"] == 1
+    manifest = training_manifest(config, generation, instances)
+    assert manifest["phase_starts"] == [0, 9]
+    assert "training_phase 2.0" in (tmp_path / generation.name("metrics.prom")).read_text()
+
+
+def test_a_budget_of_tokens_sets_the_steps_the_phases_and_the_schedule(tmp_path: Path) -> None:
+    instances = two_lengths(tmp_path)
+    config = small_config(
+        tmp_path,
+        **PHASES,
+        training={"total_steps": 0, "total_tokens": 2_000},
+        schedule={"warmup_steps": 0, "warmup_tokens": 300, "decay": "cosine"},
+    )
+    plan = step_plan(config, open_sources(config, instances))
+    generation = train(config, instances)
+    found = records(generation, "train")
+    assert len(found) == plan.total_steps
+    assert found[-1]["tokens_seen"] == pytest.approx(2_000, rel=0.06)
+    ends = [one["tokens_seen"] for one in found if one["phase"] == 1]
+    assert ends[-1] == pytest.approx(1_500, rel=0.06)
+    rising = [one["learning_rate"] for one in found[:3]]
+    assert rising == pytest.approx([1e-2 * 96 / 300, 1e-2 * 192 / 300, 1e-2 * 288 / 300], rel=0.1)
+
+
+def test_a_batch_of_tokens_is_warmed_up_by_tokens(tmp_path: Path) -> None:
+    instances = two_lengths(tmp_path)
+    config = small_config(
+        tmp_path,
+        instances={"max_seq_length": [16, 32]},
+        training={
+            "max_seq_length": 32,
+            "total_steps": 0,
+            "total_tokens": 1_600,
+            "batch_unit": "tokens",
+            "initial_batch_size": 50,
+            "batch_size": 200,
+            "micro_batch_size": 64,
+        },
+        schedule={"warmup_steps": 0, "batch_size_warmup_tokens": 600},
+    )
+    plan = step_plan(config, open_sources(config, instances))
+    sizes = [plan.batch_size(step) for step in range(plan.total_steps)]
+    assert sizes[:4] == [50, 62, 78, 97] and sizes[-4:] == [200] * 4
+    assert sum(sizes[:-1]) < 1_600 <= sum(sizes)
+    found = records(train(config, instances), "train")
+    assert found[-1]["tokens_seen"] == pytest.approx(sum(sizes), abs=64)
+
+
+def test_evaluation_masks_by_its_own_probability(tmp_path: Path) -> None:
+    instances = two_lengths(tmp_path)
+    config = small_config(
+        tmp_path,
+        **PHASES,
+        masking={"probability": 0.3},
+        evaluation={"masking_probability": 0.15},
+        training={"total_steps": 4},
+    )
+    generation = train(config, instances)
+    (evaluation,) = records(generation, "evaluation")
+    rows = make_rows(16, 32, seed=1)
+    maskable = rows.input_ids.size - 3 * rows.rows
+    # round(probability x maskable) of each row.
+    assert evaluation["masked_tokens"] == pytest.approx(0.15 * maskable, abs=rows.rows / 2)
+
+
+def resumed_from(step: int, whole: Path, root: Path) -> Path:
+    """A copy of a run as one that was stopped after the checkpoint of `step` has left it."""
+    shutil.copytree(whole, root)
+    (folder,) = root.glob("training/*")
+    for path in folder.glob("checkpoints/step-*"):
+        if int(path.name.split("-")[1]) > step:
+            shutil.rmtree(path)
+    for name in ("latest.json", "result.json"):
+        (folder / name).unlink()
+    return root
+
+
+def test_a_run_stopped_after_any_step_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    """Two phases, a growing batch, two micro-batches a step, dropout, evaluations."""
+    instances = two_lengths(tmp_path / "whole")
+
+    def config(root: Path) -> TrainerConfig:
+        return small_config(
+            root,
+            **PHASES,
+            model={"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+            optimizer={"name": "lamb"},
+            schedule={"batch_size_warmup_steps": 4},
+            training={"initial_batch_size": 3, "total_steps": 10},
+            evaluation={"every_steps": 4},
+        )
+
+    whole = train(config(tmp_path / "whole"), instances)
+    weights, state = state_of(whole)
+    for step in range(1, 10):
+        root = resumed_from(step, tmp_path / "whole", tmp_path / f"resumed{step}")
+        generation = train(config(root), instances)
+        again, state_again = state_of(generation)
+        assert all(torch.equal(again[name], weights[name]) for name in weights), step
+        assert state_again == state
+        assert what_was_learned(generation) == what_was_learned(whole)
+        assert records(generation, "evaluation") == records(whole, "evaluation")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
+def test_micro_batches_and_prefetching_change_nothing_but_rounding(
+    tmp_path: Path, name: str
+) -> None:
+    found = []
+    for number, training in enumerate(({"micro_batch_size": 8}, {"micro_batch_size": 3})):
+        root = tmp_path / str(number)
+        config = small_config(root, **PHASES, training={**training, "prefetch_steps": number + 1})
+        ref, _ = latest(train(config, two_lengths(root)))
+        assert ref is not None
+        (path,) = root.glob(f"training/*/{ref.name}/{name}")
+        found.append(safetensors.torch.load_file(path))
+    for key, value in found[0].items():
+        torch.testing.assert_close(found[1][key], value, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        (
+            {"training": {"batch_size": 97}},
+            "batch_size = 97: .* has 96 training sequences",
+        ),
+        (
+            {"training": {"total_steps": 0, "total_tokens": 90}, "schedule": {"warmup_steps": 0}},
+            r"phases\.1\.share = 0\.25: is less than one batch",
+        ),
+    ],
+)
+def test_data_too_small_for_a_batch_or_a_phase_are_refused_before_the_training(
+    tmp_path: Path, tables: dict[str, Any], message: str
+) -> None:
+    instances = two_lengths(tmp_path)
+    config = small_config(tmp_path, **PHASES, **tables)
+    sources = open_sources(config, instances)
+    with pytest.raises(ConfigError, match=message):
+        require_data(config, sources, step_plan(config, sources))
+    with pytest.raises(ConfigError, match=message):
+        train(config, instances)
+
+
+def test_a_mixture_reads_another_runs_set_and_depends_on_it(tmp_path: Path) -> None:
+    instances = two_lengths(tmp_path / "own")
+    two_lengths(tmp_path / "other")
+    sources = [{"weight": 3.0}, {"root": str(tmp_path / "other"), "weight": 1.0}]
+    config = small_config(
+        tmp_path / "own",
+        instances={"max_seq_length": [16, 32]},
+        phases=[{"max_seq_length": 16, "share": 1.0, "sources": sources}],
+    )
+    generation = train(config, instances)
+    assert records(generation, "train")[-1]["epochs"] == pytest.approx([72 / 96, 24 / 96], abs=0.1)
+    manifest = training_manifest(config, generation, instances)
+    assert manifest["identity"]["mixed_instances"] == [["0123456789abcdef0123/16"]]
