@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from pipeline.commit import MANIFEST, RUN_REPORT, Generation, read_pointer
+from pipeline.commit import MANIFEST, RUN_REPORT, Generation, parse_marker, read_pointer
 from pipeline.contract import DOCUMENT_SCHEMA, METRICS_JSONL, ObjectEntry, ShardEntry
 from pipeline.errors import ClozelineError, CorruptError, InputError
 from pipeline.instance_set import InstanceSet
@@ -54,7 +54,7 @@ def check(uri: str) -> Iterator[tuple[str, list[str]]]:
         name = f"{stage}/current.json"
         try:
             pointer = read_pointer(root, stage)
-        except CorruptError as error:
+        except ClozelineError as error:
             nothing = False
             yield name, [str(error)]
             continue
@@ -116,8 +116,22 @@ def faults(generation: Generation) -> Iterator[str]:
         "export": _object_faults,
     }
     yield from checks[generation.stage](generation, manifest)
-    if read_run_report(generation) is None:
-        yield f"{RUN_REPORT}: missing or damaged; time and memory of this stage are not known"
+    yield from _marker_faults(generation)
+    try:
+        if read_run_report(generation) is None:
+            yield f"{RUN_REPORT}: missing or damaged; time and memory of this stage are not known"
+    except ClozelineError as error:
+        yield str(error)
+
+
+def _marker_faults(generation: Generation) -> Iterator[str]:
+    """Yield damaged markers: no reader needs them, a run that has lost its manifest does."""
+    storage = generation.storage
+    for name, _ in storage.list(generation.name("markers/")):
+        try:
+            parse_marker(storage.read(name), f"{generation.root}/{name}")
+        except ClozelineError as error:
+            yield str(error)
 
 
 def _read(generation: Generation, entry: Mapping[str, Any]) -> tuple[bytes | None, str]:

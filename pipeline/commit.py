@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.contract import MANIFEST_VERSION, ObjectEntry, canonical_json
 from pipeline.errors import CorruptError, InputError
-from pipeline.storage import Storage, open_storage, sha256
+from pipeline.storage import Storage, open_storage, read_checked, sha256
 
 MANIFEST = "manifest.json"
 RUN_REPORT = "run_report.json"
@@ -52,14 +52,7 @@ class Generation:
         name = self.name(f"markers/{unit}.json")
         if storage.size(name) is None:
             return None
-        uri = f"{self.root}/{name}"
-        marker = parse_json(storage.read(name), uri)
-        digest = marker.pop("sha256", None) if isinstance(marker, dict) else None
-        if digest != sha256(canonical_json(marker)):
-            raise CorruptError(
-                f"{uri}: not the bytes that were written (their own SHA-256 differs); remove this "
-                "file and run the command again, which does its unit anew"
-            )
+        marker = parse_marker(storage.read(name), f"{self.root}/{name}")
         if any(storage.size(self.name(one["name"])) is None for one in marker["objects"]):
             return None
         return dict(marker["facts"])
@@ -93,9 +86,10 @@ class Generation:
 
     def read(self, entry: ObjectEntry) -> bytes:
         """Return an object's bytes; CorruptError unless size and checksum are the manifest's."""
-        data = self.storage.read(self.name(entry.name))
-        check_bytes(data, entry, f"{self.root}/{self.name(entry.name)}")
-        return data
+        name, storage = self.name(entry.name), self.storage
+        return read_checked(
+            lambda: storage.read(name), lambda data: check_bytes(data, entry, f"{self.root}/{name}")
+        )
 
     def view(self, entry: ObjectEntry) -> memoryview:
         """Return an object's bytes as `read` does, mapped where it is a local file."""
@@ -152,6 +146,18 @@ def parse_json(data: bytes, uri: str) -> Any:
             f"{uri}: not valid JSON ({error}); it was cut short or changed. Remove its generation "
             "and run the stage again"
         ) from None
+
+
+def parse_marker(data: bytes, uri: str) -> dict[str, Any]:
+    """Return what a marker says; CorruptError if it is not as it was written."""
+    marker = parse_json(data, uri)
+    digest = marker.pop("sha256", None) if isinstance(marker, dict) else None
+    if digest != sha256(canonical_json(marker)):
+        raise CorruptError(
+            f"{uri}: not the bytes that were written (their own SHA-256 differs); remove this "
+            "file and run the command again, which does its unit anew"
+        )
+    return dict(marker)
 
 
 def check_manifest(manifest: Any, uri: str) -> dict[str, Any]:

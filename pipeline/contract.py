@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import functools
 import json
+import socket
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from pipeline.errors import ClusterError
 from pipeline.storage import sha256
 
 MANIFEST_VERSION = 2
@@ -156,6 +158,25 @@ def byte_shaping_versions() -> dict[str, str]:
         "tokenizers": tokenizers.__version__,
         "unicode": unicodedata.unidata_version,
     }
+
+
+def require_versions(wanted: Mapping[str, str]) -> None:
+    """Raise ClusterError unless this process has the libraries of these byte-shaping versions.
+
+    A fingerprint is made of the driver's; a worker of another image would write other bytes
+    under it.
+    """
+    found = byte_shaping_versions()
+    differing = [
+        f"{name} {found.get(name)} where the driver has {version}"
+        for name, version in wanted.items()
+        if found.get(name) != version
+    ]
+    if differing:
+        raise ClusterError(
+            f"{socket.gethostname()}: {', '.join(differing)}: its bytes would differ; give every "
+            "machine of the cluster the same image or lock file"
+        )
 
 
 def fingerprint(

@@ -32,7 +32,7 @@ def document_blocks(
     CorruptError before the first block unless size and checksum are the manifest's.
     """
     if entry.bytes <= _WHOLE_BYTES:
-        file = pa.ipc.open_file(pa.BufferReader(documents.read(entry)))
+        file = pa.ipc.open_file(pa.py_buffer(documents.view(entry)))
     else:
         ranges = _Ranges(documents, entry)
         ranges.verify()

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.errors import CorruptError
-from pipeline.storage import Storage
+from pipeline.storage import Storage, read_checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,17 @@ def write_stream(table: pa.Table, compression: str = "zstd") -> bytes:
 
 def read_piece(storage: Storage, name: str, piece: Piece) -> pa.Table:
     """Read one group of a run file; CorruptError unless its CRC-32 is the marker's."""
-    data = storage.read_range(name, piece.start, piece.end - piece.start)
-    if zlib.crc32(data) != piece.crc32:
-        raise CorruptError(
-            f"{storage.uri}/{name}: bytes {piece.start} to {piece.end}: CRC-32 differs from the "
-            "marker's; the file was cut short or changed, remove this generation and run again"
-        )
+
+    def check(data: bytes) -> None:
+        if zlib.crc32(data) != piece.crc32:
+            raise CorruptError(
+                f"{storage.uri}/{name}: bytes {piece.start} to {piece.end}: CRC-32 differs from "
+                "the marker's; the file was cut short or changed, remove this generation and run "
+                "again"
+            )
+
+    length = piece.end - piece.start
+    data = read_checked(lambda: storage.read_range(name, piece.start, length), check)
     return pa.ipc.open_stream(data).read_all()
 
 

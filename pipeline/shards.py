@@ -23,7 +23,7 @@ from pipeline.contract import (
 )
 from pipeline.errors import CorruptError
 from pipeline.instance_rows import InstanceRows
-from pipeline.storage import Storage
+from pipeline.storage import Storage, read_checked
 
 _MAGIC_BYTES = 8  # "ARROW1" and its padding
 
@@ -116,20 +116,22 @@ def read_message(storage: Storage, prefix: str, entry: ShardEntry, number: int) 
     """
     name = f"{prefix}/{entry.object.name}"
     start, end = entry.batch_offsets[number], entry.batch_offsets[number + 1]
-    data = storage.read_range(name, start, end - start)
-    if len(data) != end - start:
-        raise CorruptError(
-            f"{storage.uri}/{name}: ends before byte {end}, its manifest says "
-            f"{entry.object.bytes} bytes: it was cut short; remove its generation and run "
-            "`python -m pipeline instances` again"
-        )
-    if zlib.crc32(data) != entry.batch_crc32[number]:
-        raise CorruptError(
-            f"{storage.uri}/{name}: bytes {start} to {end} (record batch {number}): CRC-32 "
-            "differs from the manifest's: bytes were changed; remove its generation and run "
-            "`python -m pipeline instances` again"
-        )
-    return data
+
+    def check(data: bytes) -> None:
+        if len(data) != end - start:
+            raise CorruptError(
+                f"{storage.uri}/{name}: ends before byte {end}, its manifest says "
+                f"{entry.object.bytes} bytes: it was cut short; remove its generation and run "
+                "`python -m pipeline instances` again"
+            )
+        if zlib.crc32(data) != entry.batch_crc32[number]:
+            raise CorruptError(
+                f"{storage.uri}/{name}: bytes {start} to {end} (record batch {number}): CRC-32 "
+                "differs from the manifest's: bytes were changed; remove its generation and run "
+                "`python -m pipeline instances` again"
+            )
+
+    return read_checked(lambda: storage.read_range(name, start, end - start), check)
 
 
 def decode_message(message: bytes, schema: pa.Schema) -> pa.RecordBatch:

@@ -1,7 +1,8 @@
 """A proxy before the S3 server that injects faults by a script: what networks and busy stores do.
 
 It answers with an error instead of asking the server, breaks connections before or after the
-server has done what was asked, keeps them open without an answer, and cuts bodies half-way.
+server has done what was asked, keeps them open without an answer, cuts bodies half-way, and
+changes bytes of them.
 """
 
 from __future__ import annotations
@@ -19,9 +20,18 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 Kind = Literal[
-    "slow_down", "unavailable", "internal_error", "reset", "lost_answer", "hang", "cut_body"
+    "access_denied",
+    "changed_byte",
+    "cut_body",
+    "hang",
+    "internal_error",
+    "lost_answer",
+    "reset",
+    "slow_down",
+    "unavailable",
 ]
 _ERRORS = {
+    "access_denied": (403, "AccessDenied"),
     "slow_down": (503, "SlowDown"),
     "unavailable": (503, "ServiceUnavailable"),
     "internal_error": (500, "InternalError"),
@@ -189,6 +199,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "cut_body":
             data = data[: len(data) // 2]
             self.close_connection = True
+        if fault == "changed_byte":
+            middle = len(data) // 2
+            data = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
         self.wfile.write(data)
 
 

@@ -21,6 +21,7 @@ from tests.ports import free_port
 
 BUCKET = "clozeline"
 _DEADLINE_SECONDS = 120.0
+_STARTS = 3
 _USUAL_PORT = 8333
 _ACCESS, _SECRET = "writer", "a-secret-of-the-writer"
 READER = {"AWS_ACCESS_KEY_ID": "reader", "AWS_SECRET_ACCESS_KEY": "a-secret-of-the-reader"}
@@ -43,8 +44,26 @@ def s3_server(folder: Path, port: int = 0) -> Iterator[dict[str, str]]:
         _identity(READER["AWS_ACCESS_KEY_ID"], READER["AWS_SECRET_ACCESS_KEY"], ["Read", "List"]),
     ]
     (folder / "data").mkdir(parents=True, exist_ok=True)
-    settings = folder / "s3.json"
-    settings.write_text(json.dumps({"identities": identities}))
+    (folder / "s3.json").write_text(json.dumps({"identities": identities}))
+    for _ in range(_STARTS):
+        server, endpoint = _start(folder, port)
+        variables = {
+            "AWS_ACCESS_KEY_ID": _ACCESS,
+            "AWS_SECRET_ACCESS_KEY": _SECRET,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL_S3": endpoint,
+        }
+        try:
+            # It may end by itself: a port that was free a moment ago is another's by now.
+            if _becomes_ready(server, variables):
+                yield variables
+                return
+        finally:
+            _stop(server)
+    raise RuntimeError(f"the S3 server does not start: see {folder}/server.log")
+
+
+def _start(folder: Path, port: int) -> tuple[subprocess.Popen[bytes], str]:
     names = ("master.port", "volume.port", "filer.port", "s3.port")
     ports = {name: free_port() for name in (*names, *(f"{name}.grpc" for name in names))}
     ports["s3.port"] = port or ports["s3.port"]
@@ -53,29 +72,22 @@ def s3_server(folder: Path, port: int = 0) -> Iterator[dict[str, str]]:
         *("-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
         *(f"-{name}={number}" for name, number in ports.items()),
         *("-master.telemetry=false", "-s3.autoCreateBucket=false"),
-        *(f"-s3.config={settings}", f"-dir={folder / 'data'}"),
+        *(f"-s3.config={folder / 's3.json'}", f"-dir={folder / 'data'}"),
     ]
-    with (folder / "server.log").open("wb") as log:
+    with (folder / "server.log").open("ab") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log)
-    variables = {
-        "AWS_ACCESS_KEY_ID": _ACCESS,
-        "AWS_SECRET_ACCESS_KEY": _SECRET,
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{ports['s3.port']}",
-    }
-    try:
-        _wait_until_ready(server, variables, folder)
-        yield variables
-    finally:
+    return server, f"http://127.0.0.1:{ports['s3.port']}"
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    with suppress(psutil.NoSuchProcess):
         for process in (*psutil.Process(server.pid).children(recursive=True), server):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        server.wait()
+    server.wait()
 
 
-def _wait_until_ready(
-    server: subprocess.Popen[bytes], variables: dict[str, str], folder: Path
-) -> None:
+def _becomes_ready(server: subprocess.Popen[bytes], variables: dict[str, str]) -> bool:
     """Make the bucket: a port that listens is not a store that takes writes."""
     client = boto3.client(
         "s3",
@@ -86,18 +98,15 @@ def _wait_until_ready(
         config=Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=10),
     )
     deadline = time.monotonic() + _DEADLINE_SECONDS
-    while True:
-        assert server.poll() is None, f"the S3 server ended: see {folder}/server.log"
+    while server.poll() is None and time.monotonic() < deadline:
         try:
             if BUCKET not in [one["Name"] for one in client.list_buckets()["Buckets"]]:
                 client.create_bucket(Bucket=BUCKET)
             client.put_object(Bucket=BUCKET, Key="ready", Body=b"yes")
-            return
+            return True
         except (BotoCoreError, ClientError):
-            assert time.monotonic() < deadline, (
-                f"the S3 server takes no writes: see {folder}/server.log"
-            )
             time.sleep(0.2)
+    return False
 
 
 def _is_free(port: int) -> bool:

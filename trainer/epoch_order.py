@@ -8,13 +8,15 @@ batch at the border is wanted by both; a rank reads it once for all its lanes. S
 most R - 1 shards in an epoch, and read at most R - 1 record batches twice.
 
 Inside a lane. Its record batches, of all its shards, are permuted, and rows shuffled within
-windows of some record batches. A lane's first window is shorter by a share of its own, so that lanes do not
-all open a window at once.
+windows of some record batches, short and long ones by turns (trainer.balanced_order). A lane's
+first window is shorter by a share of its own, so that lanes do not all open one at once.
 
-Steps. Unit u of the epoch is the turn of the lane whose place in `spread` is u mod L; a row is
-taken at the turn of its first unit. A step of B units thus takes B / L of every lane, within one
-unit, whatever B is. `spread` reverses the bits of the lane's number, so that every rank, which
-serves a contiguous run of lanes, has an equal part of the units that are left over.
+Steps. Unit u of the epoch is the turn of the lane whose place in `spread` is u mod L; the n-th of
+the N rows of a window of K units is taken at the turn of its unit n K // N. A step of B units thus
+takes B / L of every lane, within one row, whatever B is. Where tokens are the unit, a lane is
+behind by its place's part of a mean row: else all lanes would begin another row in the same step.
+`spread` reverses the bits of the lane's number, so that every rank, which serves a contiguous run
+of lanes, has an equal part of what is left over.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from numpy.typing import NDArray
 
 from pipeline.contract import ShardEntry
 from pipeline.keyed_random import derive_key, permutation
+from trainer.balanced_order import STRATA, balanced
 
 Unit = Literal["sequences", "tokens"]
 
@@ -170,11 +173,14 @@ class EpochOrder:
     def lane_units(self, lanes: range, cursors: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return up to which unit of its own each lane was asked when so many units have passed.
 
-        [lanes, cursors] int64. Rows that begin before it are taken. At the end of the epoch that
-        is every row: a lane's last one may begin later, where it was shuffled behind a longer one.
+        [lanes, cursors] int64. Rows whose turn is before it are taken; at the end of the epoch
+        that is every row.
         """
         places = self.spread[lanes.start : lanes.stop, None]
         asked = turns(cursors[None, :], places, self.spread.size)
+        if self.unit == "tokens":
+            rows = int(self.table.rows.sum())
+            asked = asked - places * self.total // (rows * self.spread.size)
         return np.where(cursors >= self.total, _EVERYTHING, asked)
 
     def lane(self, lane: int) -> LaneOrder:
@@ -205,9 +211,22 @@ class EpochOrder:
             units=before[edges],
         )
 
-    def rows_of_window(self, lane: int, window: int, rows: int) -> NDArray[np.int64]:
-        """Return the permutation of a window's rows, int64."""
-        return permutation(rows, derive_key(self.seed, "order", self.epoch, lane, window))
+    def window_rows(
+        self, number: int, lane: LaneOrder, window: int, row_tokens: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the order of a window's rows and the unit of the lane each is taken at, int64.
+
+        `row_tokens` are the tokens of its rows as they were read.
+        """
+        first, end = lane.units[window : window + 2].tolist()
+        # Where rows would begin if all had the window's mean: short and long ones take turns, so
+        # that lanes that keep one rhythm give more equal parts than lanes that count each token.
+        units = first + np.arange(row_tokens.size) * (end - first) // row_tokens.size
+        key = derive_key(self.seed, "order", self.epoch, number, window)
+        shift = int(self.spread[number]) * STRATA // self.spread.size
+        # One turn for a mean row, so that all lanes come to the same turn at the same time.
+        turns = units * int(self.table.rows.sum()) // self.total + shift
+        return balanced(permutation(row_tokens.size, key), row_tokens, turns), units
 
     def reads(self, lanes: range, cursor: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the record batches that some lanes read from `cursor` on, and how often each.

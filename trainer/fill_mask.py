@@ -9,7 +9,7 @@ import tokenizers
 import torch
 
 from pipeline.errors import InputError
-from trainer.batch import Batch, check_batch, to_tensors
+from trainer.batch import Batch
 from trainer.models.encoder_model import EncoderForPreTraining
 
 
@@ -53,16 +53,11 @@ def fill_mask(
         masked_lm_ids=input_ids[positions],
         pair_labels=None,
     )
-    check_batch(
-        batch,
-        vocab_size=model.vocab_size,
-        max_seq_length=limit,
-        type_vocab_size=model.config.type_vocab_size,
-    )
+    inputs = model.inputs(batch)
     was_training = model.training
     model.eval()
     with torch.inference_mode():
-        logits_MV = model(to_tensors(batch, model.decoder_weight.device)).masked_logits
+        logits_MV = model(inputs).masked_logits
         best = logits_MV.float().softmax(1).topk(top_k)
     model.train(was_training)
     return [

@@ -17,8 +17,8 @@ class _Window:
     instances: Instances
     order: NDArray[np.int64]
     """Its rows as they are handed out."""
-    begins: NDArray[np.int64]
-    """The lane's unit that each of them begins with, in that order."""
+    units: NDArray[np.int64]
+    """The lane's unit that each of them is taken at, in that order."""
     taken: int
     """How many of them were handed out."""
 
@@ -83,20 +83,16 @@ class RankLanes:
             for at in lane.order.segments(number)
         ]
         instances = concatenate(pieces)
-        order = self._order.rows_of_window(lane.number, number, instances.count)
-        first = int(lane.order.units[number])
-        if self._order.unit == "sequences":
-            begins = np.arange(first, first + instances.count, dtype=np.int64)
-        else:
-            tokens = instances.row_tokens()[order]
-            begins = first + np.cumsum(tokens) - tokens
-        taken = int(np.searchsorted(begins, asked, side="left"))
-        return _Window(instances=instances, order=order, begins=begins, taken=taken)
+        order, units = self._order.window_rows(
+            lane.number, lane.order, number, instances.row_tokens()
+        )
+        taken = int(np.searchsorted(units, asked, side="left"))
+        return _Window(instances=instances, order=order, units=units, taken=taken)
 
 
 def _rows_until(window: _Window, asked: NDArray[np.int64]) -> Taken | None:
-    """Return the rows of a window that begin before `asked` units of each step, None if none."""
-    ends = np.maximum(np.searchsorted(window.begins, asked), window.taken)
+    """Return the rows of a window whose turn is before each step's `asked`, None if none."""
+    ends = np.maximum(np.searchsorted(window.units, asked), window.taken)
     counts = ends.copy()
     counts[0] -= window.taken
     counts[1:] -= ends[:-1]

@@ -158,9 +158,15 @@ class ModelConfig:
             self.hidden_size,
             f"gives heads of {head_size}: rotary positions turn pairs, so it must be even",
         )
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "embedding_dropout"):
+        for name in (
+            "hidden_dropout_prob",
+            "attention_probs_dropout_prob",
+            "embedding_dropout_prob",
+        ):
             value = getattr(self, name)
-            require(0.0 <= value < 1.0, f"model.{name}", value, "must be in [0, 1)")
+            require(
+                value is None or 0.0 <= value < 1.0, f"model.{name}", value, "must be in [0, 1)"
+            )
         for name in ("layer_norm_eps", "initializer_range"):
             value = getattr(self, name)
             require(0.0 < value < 1.0, f"model.{name}", value, "must be in (0, 1)")

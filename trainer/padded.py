@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,7 +29,8 @@ def flatten_padded(
 
     Raises InputError, naming the row, for a row that is all padding, which a flat batch cannot
     hold, for padding before or between tokens (their positions would not be those that the padded
-    model gives them), for a label on padding, and for arrays of other shapes or values.
+    model gives them), for a label on padding, for a batch of no rows, and for arrays of other
+    shapes, types or values. Which ids there are only the model knows: its `inputs` checks them.
     """
     columns = {
         "input_ids": input_ids_BL,
@@ -41,6 +44,12 @@ def flatten_padded(
                 f"padded batch: {name} is {list(values.shape)}, input_ids "
                 f"{list(input_ids_BL.shape)}: must both be [rows, tokens]"
             )
+    _require_whole_numbers({**columns, "pair_labels": pair_labels_B})
+    rows = input_ids_BL.shape[0]
+    if rows == 0:
+        raise InputError("padded batch: input_ids has no rows: a batch has one at least")
+    if pair_labels_B is not None:
+        _require_pair_labels(pair_labels_B, rows)
     lengths = _lengths(attention_mask_BL)
     real_BL = attention_mask_BL == 1
     cu_seqlens = np.zeros(lengths.size + 1, dtype=np.int32)
@@ -48,11 +57,18 @@ def flatten_padded(
     tokens = int(cu_seqlens[-1])
     labels = np.full(tokens, IGNORED_LABEL, dtype=np.int64)
     if labels_BL is not None:
-        rows = np.flatnonzero(((labels_BL != IGNORED_LABEL) & ~real_BL).any(1))
-        if rows.size:
+        on_padding = np.argwhere((labels_BL != IGNORED_LABEL) & ~real_BL)
+        if on_padding.size:
             raise InputError(
-                f"row {rows[0]} of the padded batch: labels are not {IGNORED_LABEL} on padding: "
-                "nothing can be predicted there"
+                f"row {on_padding[0, 0]} of the padded batch: labels are not {IGNORED_LABEL} on "
+                "padding: nothing can be predicted there"
+            )
+        unknown = np.argwhere((labels_BL < 0) & (labels_BL != IGNORED_LABEL))
+        if unknown.size:
+            row, place = unknown[0]
+            raise InputError(
+                f"row {row} of the padded batch: labels = {labels_BL[row, place]} at token "
+                f"{place}: must be an id, or {IGNORED_LABEL} where nothing is to be predicted"
             )
         labels = labels_BL[real_BL].astype(np.int64)
     masked_positions = np.flatnonzero(labels != IGNORED_LABEL)
@@ -66,6 +82,29 @@ def flatten_padded(
         masked_lm_ids=labels[masked_positions],
         pair_labels=None if pair_labels_B is None else pair_labels_B.astype(np.int64),
     )
+
+
+def _require_whole_numbers(columns: Mapping[str, NDArray[np.integer] | None]) -> None:
+    """Raise InputError for an array of floats, say, which would be cut; a mask may be bool."""
+    for name, values in columns.items():
+        kinds = "iub" if name == "attention_mask" else "iu"
+        if values is not None and values.dtype.kind not in kinds:
+            raise InputError(
+                f"padded batch: {name} is an array of {values.dtype}: must hold whole numbers"
+            )
+
+
+def _require_pair_labels(labels_B: NDArray[np.integer], rows: int) -> None:
+    if labels_B.shape != (rows,):
+        raise InputError(
+            f"padded batch: pair_labels is {list(labels_B.shape)}, must be one a row: [{rows}]"
+        )
+    other = np.flatnonzero((labels_B != 0) & (labels_B != 1))
+    if other.size:
+        row = other[0]
+        raise InputError(
+            f"row {row} of the padded batch: pair_labels = {labels_B[row]}: must be 0 or 1"
+        )
 
 
 def _lengths(attention_mask_BL: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rich.table import Table
 
-from pipeline.presets import preset_path
+from pipeline.errors import ConfigError
+from pipeline.presets import preset_names, preset_path
 from trainer.config import TrainerConfig, load
 from trainer.models.encoder_model import PAIR_HEADS, EncoderForPreTraining
 
 
 def load_preset(name: str) -> TrainerConfig:
-    """Load a preset by its name, or a run's TOML by its path."""
-    is_path = name.endswith(".toml") or Path(name).name != name
-    return load(name if is_path else preset_path(name, "python -m trainer params"))
+    """Load a preset by its name, or a run's TOML by its path; ConfigError for anything else."""
+    if name.endswith(".toml"):
+        return load(name)
+    if name not in preset_names():
+        raise ConfigError(
+            f"python -m trainer params {name}: must be a run's TOML file, whose name ends in "
+            f".toml, or a preset: {', '.join(preset_names())}"
+        )
+    return load(preset_path(name, "python -m trainer params"))
 
 
 def parameter_counts(config: TrainerConfig) -> dict[str, int]:

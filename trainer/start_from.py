@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pipeline.config import require
 from pipeline.errors import ConfigError
@@ -34,6 +33,9 @@ _FREE = frozenset(
         "scale_output_initializer",
     }
 )
+# With a row a token: a checkpoint may have more rows than its vocabulary has entries, and the run
+# gives those to other tokens.
+_BY_TOKEN = frozenset({"embeddings.word_embeddings.weight", "masked_lm_head.decoder_bias"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,23 +81,13 @@ def load_start(model: EncoderModel, path: str, vocab_txt: bytes) -> StartReport:
     ours, theirs = model.state_dict(), start.model.state
     with torch.no_grad():
         for name in ours.keys() & theirs.keys():
-            _fill(ours[name], theirs[name], known)
+            rows = known if name in _BY_TOKEN else len(theirs[name])
+            ours[name][:rows].copy_(theirs[name][:rows])
     return StartReport(
         new_tensors=tuple(sorted(ours.keys() - theirs.keys())),
         unused_tensors=tuple(sorted(theirs.keys() - ours.keys())),
         new_entries=model.vocab_size - known,
     )
-
-
-def _fill(ours: Tensor, theirs: Tensor, known: int) -> None:
-    """Copy a tensor; of one with a row a token only the rows of known tokens.
-
-    Only those can differ in shape: the [model] tables agree in everything else.
-    """
-    if ours.shape == theirs.shape:
-        ours.copy_(theirs)
-    else:
-        ours[:known].copy_(theirs[:known])
 
 
 def _require_architecture(config: ModelConfig, start: ImportedFolder, path: str) -> None:

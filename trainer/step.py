@@ -19,7 +19,7 @@ from torch.distributed import ProcessGroup, all_reduce
 
 from pipeline.errors import TrainingError
 from pipeline.keyed_random import derive_key
-from trainer.batch import Batch, as_tensor, check_batch, to_tensors
+from trainer.batch import Batch, as_tensor, to_tensors
 from trainer.divergence import DivergenceError
 from trainer.losses import masked_lm_loss, pair_loss
 from trainer.models.encoder_model import EncoderForPreTraining
@@ -94,7 +94,7 @@ def train_step(
     """
     where = f"step {step}"
     for batch in micro_batches:
-        _check(model, batch)
+        model.check(batch)
     masked, pairs, sequences, tokens = _reduce_counts(micro_batches, device, group)
     _require_targets(where, masked)
     model.train()
@@ -151,7 +151,7 @@ def evaluate(
     sums = torch.zeros(6, dtype=torch.float64, device=device)
     with torch.inference_mode():
         for batch in batches:
-            _check(model, batch)
+            model.check(batch)
             losses = _losses(model, batch, "fp32", device)
             masked_tokens, pairs, _, _ = _counts(batch)
             sums[:4] += torch.stack([value.double() for value in losses])
@@ -170,15 +170,6 @@ def evaluate(
         pair_accuracy=pair_correct / pairs if pairs else None,
         masked_tokens=masked_tokens,
         pairs=pairs,
-    )
-
-
-def _check(model: EncoderForPreTraining, batch: Batch) -> None:
-    check_batch(
-        batch,
-        vocab_size=model.vocab_size,
-        max_seq_length=model.max_seq_length,
-        type_vocab_size=model.config.type_vocab_size,
     )
 
 

@@ -8,6 +8,7 @@ import inspect
 import json
 import sys
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -54,9 +55,11 @@ def rows(cls: type, docs: dict[str, str]) -> list[str]:
 
 
 def shown_type(kind: Any) -> str:
-    """Return a type as a reader of TOML knows it."""
+    """Return a type as a reader of TOML knows it: what is None is left out of a file."""
     if get_origin(kind) is Literal:
         return " or ".join(f'`"{value}"`' for value in get_args(kind))
+    if NoneType in get_args(kind):
+        return " or ".join(shown_type(one) for one in get_args(kind) if one is not NoneType)
     return {str: "string", int: "integer", float: "number", bool: "boolean"}.get(kind, "array")
 
 

@@ -18,6 +18,7 @@ from ray.data._internal.execution import streaming_executor_state
 from ray.data._internal.execution.resource_manager import ResourceManager
 
 from pipeline.config import PipelineConfig
+from pipeline.contract import byte_shaping_versions, require_versions
 from pipeline.errors import ClozelineError
 from pipeline.progress import progress
 from pipeline.ray_session import ray_session
@@ -70,6 +71,7 @@ def run_units(
     rows = [{"number": number, "unit": json.dumps(unit)} for number, unit in enumerate(units)]
 
     generation = stage.generation
+    versions = byte_shaping_versions()
 
     def call(row: dict[str, Any]) -> dict[str, Any]:
         unit = json.loads(row["unit"])
@@ -77,6 +79,7 @@ def run_units(
         result = {"number": row["number"], "facts": "", "done_before": False, "error": b""}
         result["storage_retries"] = 0
         try:
+            require_versions(versions)
             found = generation.marker(unit["marker"])
             facts = work(unit) if found is None else found
         except ClozelineError as error:

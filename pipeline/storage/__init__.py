@@ -1,5 +1,6 @@
 """A directory or an s3:// prefix behind one small interface with atomic, conditional writes."""
 
+from pipeline.storage.checked import read_checked
 from pipeline.storage.interface import TEMPORARY_PREFIX, Leftover, Storage, sha256
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.opening import absolute_uri, open_storage
@@ -12,6 +13,7 @@ __all__ = [
     "Storage",
     "absolute_uri",
     "open_storage",
+    "read_checked",
     "sha256",
     "storage_retries",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +16,9 @@ READ_SECONDS = 60.0
 """Without a byte; a store may think for long about the last part of a large object."""
 ATTEMPTS = 8
 """Of a request: about 45 s of back-off in all. AWS_MAX_ATTEMPTS and `max_attempts` win."""
+_FORBIDDEN = 403
+_DENIED_ATTEMPTS = 3
+_DENIED_PAUSE_SECONDS = 1.0
 _CONNECTIONS = 32
 _AWS_HOSTS = (".amazonaws.com", ".amazonaws.com.cn")
 
@@ -75,7 +79,9 @@ def _connect(
     attempts = core.get_config_variable("max_attempts") or attempts
     # A session of its own: the shared one keeps the first credentials it saw, and making
     # clients of it is not safe in threads.
-    session = boto3.session.Session(botocore_session=core)
+    # AWS_REGION is the other SDKs' name for what boto3 takes from AWS_DEFAULT_REGION.
+    region = os.environ.get("AWS_REGION") or None
+    session = boto3.session.Session(botocore_session=core, region_name=region)
     client = session.client(
         "s3",
         config=Config(
@@ -87,11 +93,16 @@ def _connect(
             retries={"mode": "standard", "total_max_attempts": attempts},
         ),
     )
-    client.meta.events.register("needs-retry.s3", _count_repeated)
+    client.meta.events.register("needs-retry.s3", _after_attempt)
     return Connection(session, client, attempts, core.get_config_variable("ca_bundle"))
 
 
-def _count_repeated(attempts: int, **_: object) -> None:
-    # Told of the end of every attempt, so that the second is known by a first that failed.
-    if attempts > 1:
+def _after_attempt(attempts: int, response: Any = None, **_: object) -> float | None:
+    """Count what is repeated; return after how many seconds a refusal is to be repeated."""
+    if attempts > 1:  # the end of a second attempt tells that a first one failed
         count_retry()
+    # boto3 takes every 403 for final, and stores give some to keys that are right: while rights
+    # spread, or in place of a time-out. A wrong key costs a second or two by this.
+    if response is None or response[0].status_code != _FORBIDDEN or attempts >= _DENIED_ATTEMPTS:
+        return None
+    return random.uniform(0.0, _DENIED_PAUSE_SECONDS)

@@ -24,7 +24,7 @@ def read_object(
 
     With `etag` those of that object only. Raises botocore's and urllib3's errors.
     """
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.exceptions import BotoCoreError, ClientError, FlexibleChecksumError
     from urllib3.exceptions import HTTPError
 
     buffer = io.BytesIO()
@@ -52,8 +52,11 @@ def read_object(
             # boto3 repeats requests, not bodies that are cut half-way.
             while chunk := body.read(_CHUNK_BYTES):
                 buffer.write(chunk)
-        except (BotoCoreError, HTTPError):
+        except (BotoCoreError, HTTPError) as error:
             body.close()
+            if isinstance(error, FlexibleChecksumError):  # all came, and not as it was sent
+                buffer.seek(position - start)
+                buffer.truncate()
             count_retry()
             failures = 1 if start + buffer.tell() > position else failures + 1
             if failures >= connection.attempts:

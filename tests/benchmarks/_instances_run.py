@@ -77,11 +77,12 @@ def config(
     return PipelineConfig(
         root=root,
         documents=DocumentsConfig(
+            held_out_fraction=0.0,
             sources=(
                 SourceConfig(
                     name="docs", format="jsonl", path=str(Path(root).with_name("corpus.jsonl"))
                 ),
-            )
+            ),
         ),
         vocabulary=VocabularyConfig(vocab_size=_VOCAB_SIZE),
         instances=InstancesConfig(
@@ -127,7 +128,7 @@ def write_vocabulary(root: str, documents: Sequence[list[str]]) -> Generation:
     data = {
         names.TOKENIZER_JSON: tokenizer_json.encode(),
         names.VOCAB_TXT: vocab_txt(entries),
-        names.WORD_TABLE: runs.write_stream(words),
+        names.WORD_TABLE: names.word_table_bytes(words),
         names.NORMALIZATION: runs.write_stream(normalization.to_table()),
     }
     generation = Generation(root, "vocabulary", "5" * 20)

@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from trainer.assembly import Instances
 from trainer.epoch_order import EpochOrder, RecordBatches, Unit
+from trainer.lanes import RankLanes
 
 SHARDS, BATCHES, ROWS, SOURCES = 256, 64, 128, 8
 TOTAL = SHARDS * BATCHES * ROWS
@@ -45,15 +47,14 @@ def lanes_and_windows(
     """Return the step and the lane of each row."""
     record_batches = np.arange(SHARDS * BATCHES)
     by_batch = row_tokens.reshape(-1, ROWS)
-    table = RecordBatches(
-        shard=record_batches // BATCHES,
-        number=record_batches % BATCHES,
-        rows=np.full_like(record_batches, ROWS),
-        tokens=by_batch.sum(axis=1),
-        first_instance=record_batches * ROWS,
-    )
     order = EpochOrder.of(
-        table,
+        RecordBatches(
+            shard=record_batches // BATCHES,
+            number=record_batches % BATCHES,
+            rows=np.full_like(record_batches, ROWS),
+            tokens=by_batch.sum(axis=1),
+            first_instance=record_batches * ROWS,
+        ),
         seed=0,
         epoch=epoch,
         lanes=lanes,
@@ -61,25 +62,24 @@ def lanes_and_windows(
         unit=unit,
         row_tokens=by_batch.__getitem__,
     )
+    # A token's id is the number of its row, so that what is taken says which rows they are.
+    ids = np.repeat(np.arange(TOTAL, dtype=np.uint32), row_tokens)
+    starts = np.concatenate([[0], np.cumsum(row_tokens)])
+
+    def read(batch: int) -> Instances:
+        offsets = starts[batch * ROWS : (batch + 1) * ROWS + 1]
+        column = ids[offsets[0] : offsets[-1]], offsets - offsets[0]
+        numbers = np.arange(batch * ROWS, (batch + 1) * ROWS, dtype=np.uint64)
+        return Instances(ragged={"input_ids": column}, flat={"instance_number": numbers})
+
     budget = BATCH_SIZE * order.total // TOTAL
+    cursors = [*range(budget, order.total, budget), order.total]
     steps, lane_of = np.empty(TOTAL, dtype=np.int64), np.empty(TOTAL, dtype=np.int64)
     for number in range(lanes):
-        lane = order.lane(number)
-        rows = []
-        for window in range(lane.windows):
-            inside = np.concatenate(
-                [
-                    lane.batch[at] * ROWS + np.arange(lane.start[at], lane.end[at])
-                    for at in lane.segments(window)
-                ]
-            )
-            rows.append(inside[order.rows_of_window(number, window, inside.size)])
-        # A lane's n-th unit is the turn n * lanes + spread of the epoch.
-        in_order = np.concatenate(rows)
-        units = np.ones_like(in_order) if unit == "sequences" else row_tokens[in_order]
-        turn = (np.cumsum(units) - units) * lanes + order.spread[number]
-        steps[in_order] = turn // budget
-        lane_of[in_order] = number
+        for taken in RankLanes(order, range(number, number + 1), 0, read).take(cursors):
+            rows = taken.instances.flat["instance_number"][taken.rows].astype(np.int64)
+            steps[rows] = np.repeat(np.arange(len(cursors)), taken.counts)
+            lane_of[rows] = number
     return steps, lane_of
 
 
@@ -109,43 +109,53 @@ def figures(first: Steps, second: Steps) -> dict[str, float]:
     }
 
 
+def fullest(steps: Steps, rank: NDArray[np.int64], tokens: NDArray[np.int64], ranks: int) -> float:
+    """Tokens of the fullest rank over those of the mean rank, mean over the whole steps."""
+    cells = np.bincount(steps * ranks + rank, weights=tokens)
+    cells = cells[: cells.size // ranks * ranks].reshape(-1, ranks)[:-1]
+    return float((cells.max(axis=1) / cells.mean(axis=1)).mean())
+
+
 def balance() -> list[dict[str, str | float]]:
-    """Tokens of the fullest rank over the mean, mean over the steps of an epoch; 64 lanes."""
+    """How tokens lie on the ranks of 64 lanes, beside rows that are dealt at random."""
     draw = np.random.default_rng(0)
     # One row in three is shorter than the rest, by chance, as ends of documents are.
     tokens = np.where(draw.random(TOTAL) < 1 / 3, draw.integers(8, 129, TOTAL), 128)
     table = Table(title="tokens of the fullest rank over those of the mean rank")
-    for column in "ranks", "by sequences", "by tokens":
+    for column in "ranks", "by sequences", "by tokens", "at random":
         table.add_column(column, justify="right")
+    orders = {unit: lanes_and_windows(64, 8, 0, unit, tokens) for unit in UNITS}
+    random_rows = draw.permutation(TOTAL)
     results: list[dict[str, str | float]] = []
     for ranks in (2, 8, 64):
-        found = {}
-        for unit in UNITS:
-            steps, lane = lanes_and_windows(64, 8, 0, unit, tokens)
-            cells = np.bincount(steps * ranks + lane * ranks // 64, weights=tokens)
-            cells = cells[: cells.size // ranks * ranks].reshape(-1, ranks)[:-1]
-            found[unit] = float((cells.max(axis=1) / cells.mean(axis=1)).mean())
-        table.add_row(str(ranks), *(f"{found[unit]:.3f}" for unit in UNITS))
-        results.append(
+        found = {
+            unit: fullest(steps, lane * ranks // 64, tokens, ranks)
+            for unit, (steps, lane) in orders.items()
+        }
+        places = random_rows % BATCH_SIZE * ranks // BATCH_SIZE
+        peer = fullest(random_rows // BATCH_SIZE, places, tokens, ranks)
+        table.add_row(str(ranks), *(f"{one:.3f}" for one in (*found.values(), peer)))
+        results += [
             {
-                "case": f"fullest of {ranks} ranks over the mean, by tokens",
-                "value": found["tokens"],
+                "case": f"fullest of {ranks} ranks over the mean, batches by {unit}",
+                "value": value,
                 "unit": "ratio",
-                "peer": "by sequences",
-                "peer_value": found["sequences"],
-                "ratio": found["tokens"] / found["sequences"],
+                "peer": "rows dealt at random",
+                "peer_value": peer,
+                "ratio": value / peer,
             }
-        )
+            for unit, value in found.items()
+        ]
     Console().print(table)
     return results
 
 
 def main() -> None:
+    results = balance()
     full = figures(full_shuffle(0), full_shuffle(1))
     table = Table(title="shuffle, as a ratio to a full shuffle")
     for column in "lanes", "window_batches", *full:
         table.add_column(column, justify="right")
-    results: list[dict[str, str | float]] = []
     for lanes in (16, 64, 256):
         for window_batches in (1, 8, 32):
             found = figures(
@@ -168,7 +178,6 @@ def main() -> None:
                 for name, ratio in ratios.items()
             ]
     Console().print(table)
-    results += balance()
     folder = Path("runs/bench")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "shuffle.json").write_text(json.dumps(results, indent=2) + "\n")

@@ -81,7 +81,10 @@ def test_a_key_that_may_only_read_is_refused_before_the_work(
 ) -> None:
     ended = run("pipeline", "run", "--config", config, "--root", ROOT, **{**s3, **READER})
     assert ended.exit_code == 1
-    assert f"{ROOT}/write_check: cannot write: AccessDenied (request id " in ended.stderr
+    assert (
+        f"{ROOT}/write_check: cannot write: AccessDenied after 3 attempts (request id "
+        in ended.stderr
+    )
     assert "give these credentials the right to write there" in ended.stderr
     assert READER["AWS_SECRET_ACCESS_KEY"] not in ended.stderr
     assert "Traceback" not in ended.stderr

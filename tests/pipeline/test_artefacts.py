@@ -151,6 +151,14 @@ def test_a_manifest_that_names_bytes_that_are_no_arrow_file_is_found(tmp_path: P
     assert "train-00000.arrow: not a valid Arrow file" in fault
 
 
+@pytest.mark.parametrize("damage", [b"", b"{}", None])
+def test_a_damaged_marker_is_found(run: Path, damage: bytes | None) -> None:
+    path = run / DOCUMENTS / "markers/merge/000001.json"
+    path.write_bytes(path.read_bytes().replace(b"merge", b"merg3") if damage is None else damage)
+    (fault,) = faults(run)
+    assert f"{DOCUMENTS}: {path}: not " in fault
+
+
 def test_a_generation_under_another_name_is_found(run: Path) -> None:
     (run / DOCUMENTS).rename(run / "documents" / ("e" * 20))
     (fault,) = faults(run / "documents" / ("e" * 20))
@@ -174,6 +182,16 @@ def test_a_manifest_or_pointer_cut_short_hides_no_other_fault(
     assert "vocab.txt" in second
     with pytest.raises(CorruptError, match=re.escape(message)):
         artefacts.find(str(run))[0].manifest()
+
+
+@pytest.mark.parametrize("name", ["documents/current.json", f"{DOCUMENTS}/run_report.json"])
+def test_what_the_store_does_not_give_hides_no_other_fault(run: Path, name: str) -> None:
+    (run / name).unlink()
+    (run / name).mkdir()  # a right to read that is missing is no other error
+    (run / VOCABULARIES / "vocab.txt").unlink()
+    first, second = faults(run)
+    assert "cannot read" in first
+    assert "vocab.txt" in second
 
 
 @pytest.mark.parametrize("uri", [".", "documents"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 
 import pyarrow as pa
 import pytest
@@ -14,9 +15,12 @@ from pipeline.contract import (
     ShardEntry,
     byte_shaping_versions,
     canonical_json,
+    fingerprint,
+    require_versions,
     shard_schema,
     token_type,
 )
+from pipeline.errors import ClusterError
 
 
 @pytest.mark.parametrize(
@@ -79,3 +83,23 @@ def test_versions_that_shape_bytes_are_named() -> None:
     assert set(versions) == {"icu", "pyarrow", "tokenizers", "unicode"}
     assert versions["pyarrow"] == pa.__version__
     assert all(versions.values())
+
+
+@pytest.mark.parametrize("library", sorted(byte_shaping_versions()))
+def test_another_version_of_a_library_makes_another_generation(library: str) -> None:
+    def named(versions: dict[str, str]) -> str:
+        return fingerprint("instances", identity={"seed": 0}, inputs={}, versions=versions)
+
+    ours = byte_shaping_versions()
+    assert named({**ours, library: "0.0"}) != named(ours)
+    assert named(ours) == fingerprint("instances", identity={"seed": 0}, inputs={})
+
+
+def test_a_worker_with_other_versions_than_the_driver_is_named_with_both() -> None:
+    ours = byte_shaping_versions()
+    require_versions(ours)
+    with pytest.raises(ClusterError) as caught:
+        require_versions({**ours, "icu": "0.0"})
+    message = f"{socket.gethostname()}: icu {ours['icu']} where the driver has 0.0: its bytes would"
+    assert str(caught.value).startswith(message)
+    assert "pyarrow" not in str(caught.value)

@@ -146,6 +146,25 @@ def test_plain_pyarrow_opens_a_shard() -> None:
     assert table["next_sentence_label"].to_pylist() == rows.pair_labels.tolist()
 
 
+def test_datasets_opens_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = random_rows(40)
+    for number, (start, end) in enumerate(((0, 25), (25, 40))):
+        objects, _, _ = write(rows, start=start, end=end)
+        (tmp_path / f"{number}.arrow").write_bytes(objects["train-00000-00000.arrow"])
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    from datasets import load_dataset  # a second that other tests need not pay
+
+    opened = load_dataset(
+        "arrow",
+        data_files=[str(tmp_path / "0.arrow"), str(tmp_path / "1.arrow")],
+        split="train",
+        cache_dir=str(tmp_path / "cache"),
+    )
+    assert opened["input_ids"][:] == ragged(rows.input_ids, rows.offsets)
+    assert opened["next_sentence_label"][:] == rows.pair_labels.tolist()
+    assert opened["first_segment_length"][:] == rows.first_segment_length.tolist()
+
+
 def test_the_lengths_sidecar_holds_two_bytes_a_row() -> None:
     rows = random_rows(40)
     objects, entry, _ = write(rows, start=5)

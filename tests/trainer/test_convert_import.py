@@ -92,6 +92,24 @@ def test_a_decoder_that_is_not_tied_is_refused() -> None:
         import_state_dict(tensors, CONFIG)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensor: tensor * torch.nan, r"has NaN or infinite values \(32 of 32\)"),
+        (lambda tensor: tensor.index_fill(0, torch.tensor(3), torch.inf), r"\(1 of 32\)"),
+        (lambda tensor: tensor.to_sparse(), r"is torch\.sparse_coo"),
+        (lambda tensor: tensor.to("meta"), r"has no values"),
+    ],
+    ids=["nan", "infinite", "sparse", "meta"],
+)
+def test_weights_that_are_not_finite_and_dense_are_refused_by_name(
+    change: Callable[[Tensor], Tensor], message: str
+) -> None:
+    tensors = export_state_dict(make_model())
+    with pytest.raises(InputError, match=rf"{KEY} .*{message}"):
+        import_state_dict({**tensors, KEY: change(tensors[KEY])}, CONFIG)
+
+
 def test_two_names_of_one_tensor_and_quantised_weights_are_refused() -> None:
     tensors = export_state_dict(make_model())
     with pytest.raises(InputError, match=rf"{KEY} and module\.{KEY} are the same tensor"):
@@ -135,6 +153,9 @@ def test_config_json_that_disagrees_with_the_tensors_is_refused(
         ({"hidden_size": "32"}, r'hidden_size = "32": must be a whole number'),
         ({"layer_norm_eps": "small"}, r'layer_norm_eps = "small": must be a number'),
         ({"num_attention_heads": 5}, r"model\.hidden_size = 32: must be a multiple of .* = 5"),
+        ({"vocab_size": -3}, r"vocab_size = -3: must be at least 1"),
+        ({"architectures": 5}, r"architectures = 5: must be a list of names"),
+        ({"architectures": [{}]}, r"architectures = \[\{\}\]: must be a list of names"),
         ({"pad_token_id": 99}, r"pad_token_id = 99: must be an id of the vocabulary, \[0, 99\)"),
     ],
     ids=str,
@@ -146,10 +167,37 @@ def test_settings_that_our_encoder_has_not_are_refused_by_key_and_value(
         import_state_dict(export_state_dict(make_model()), CONFIG | changed)
 
 
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        ([1], "must be a table with a table full_attention"),
+        ({"full_attention": 5}, "must be a table with a table full_attention"),
+        ({"full_attention": {"rope_theta": "x"}}, r"full_attention\.rope_theta must be a number"),
+    ],
+    ids=str,
+)
+def test_malformed_rotary_settings_are_refused_by_key(value: Any, remedy: str) -> None:
+    case = next(case for case in CASES if case.name == "modern")
+    twin = case.twin()
+    config = {**case.config_json(twin), "rope_parameters": value}
+    with pytest.raises(InputError, match=rf"rope_parameters = .*: {remedy}"):
+        import_state_dict(twin.state_dict(), config)
+
+
 def test_a_checkpoint_of_another_architecture_is_refused_by_its_tensors_too() -> None:
     roberta = next(case for case in CASES if case.name == "roberta").twin()
     with pytest.raises(InputError, match=r"missing: bert\..*unexpected: .*roberta\."):
         import_state_dict(roberta.state_dict(), CONFIG)
+
+
+def test_a_pooler_beside_robertas_mlm_head_is_left_out() -> None:
+    # As the first released files have it; the class of today does not read it.
+    case = next(case for case in CASES if case.name == "roberta")
+    twin = case.twin()
+    tensors = {**twin.state_dict(), "roberta.pooler.dense.weight": torch.ones(32, 32)}
+    imported = import_state_dict(tensors, case.config_json(twin))
+    assert imported.class_name == "RobertaForMaskedLM"
+    assert not any(name.startswith("pooler") for name in imported.state)
 
 
 def test_albert_groups_that_no_sharing_makes_are_refused() -> None:
@@ -209,8 +257,11 @@ def test_a_torch_pickle_runs_no_code_and_holds_tensors_only(folder: Path) -> Non
     (folder / "model.safetensors").unlink()
     weights = folder / "pytorch_model.bin"
     torch.save({"x": Code()}, weights)
-    with pytest.raises(InputError, match=r"pytorch_model\.bin: \d+ bytes: cut short, or not a"):
+    with pytest.raises(
+        InputError, match=r"pytorch_model\.bin: \d+ bytes: cut short, not a .* tensors"
+    ) as caught:
         import_folder(str(folder))
+    assert "weights_only" not in str(caught.value)
     torch.save({"model": export_state_dict(make_model())}, weights)
     with pytest.raises(InputError, match=r"must hold a state dict"):
         import_folder(str(folder))
@@ -249,8 +300,39 @@ def test_a_torch_pickle_cut_short_is_refused_with_its_size(folder: Path, kept: f
     weights = folder / "pytorch_model.bin"
     torch.save(export_state_dict(make_model()), weights)
     weights.write_bytes(weights.read_bytes()[: int(kept * weights.stat().st_size)])
-    with pytest.raises(InputError, match=rf"{weights.stat().st_size} bytes: cut short, or not"):
+    with pytest.raises(InputError, match=rf"{weights.stat().st_size} bytes: cut short, not a Py"):
         import_folder(str(weights))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x02", b"hello", 18, 150], ids=str)
+def test_what_is_no_torch_file_is_refused_with_its_size(folder: Path, content: bytes | int) -> None:
+    weights = folder / "pytorch_model.bin"
+    if isinstance(content, int):
+        torch.save({KEY: torch.ones(9)}, weights, _use_new_zipfile_serialization=False)
+        content = weights.read_bytes()[:content]
+    weights.write_bytes(content)
+    with pytest.raises(InputError, match=rf"{len(content)} bytes: cut short, not a PyTorch file"):
+        import_folder(str(weights))
+
+
+def test_weights_split_into_files_are_read_by_their_index(folder: Path) -> None:
+    whole = import_folder(str(folder)).model.state
+    tensors = export_state_dict(make_model())
+    (folder / "model.safetensors").unlink()
+    places = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(tensors)}
+    for file in set(places.values()):
+        part = {name: tensors[name] for name in tensors if places[name] == file}
+        safetensors.torch.save_file(part, folder / file)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    state = import_folder(str(folder)).model.state
+    assert all(torch.equal(state[name], value) for name, value in whole.items())
+    (folder / "model-1.safetensors").unlink()
+    with pytest.raises(InputError, match=rf"{index}: names model-1\.safetensors, which is not"):
+        import_folder(str(folder))
+    index.write_text('{"weight_map": {}}')
+    with pytest.raises(InputError, match=rf"{index}: weight_map must be a table"):
+        import_folder(str(folder))
 
 
 def test_missing_and_broken_files_are_named(folder: Path) -> None:

@@ -77,8 +77,10 @@ def test_lanes_and_windows_divide_the_rows(
             for at in range(total, total + int(units.sum())):
                 assert lane.window_from(at) == window
             total += int(units.sum())
-            permuted = order.rows_of_window(number, window, units.size)
+            permuted, turns_of = order.window_rows(number, lane, window, units)
             assert sorted(permuted) == list(range(units.size))
+            assert (np.diff(turns_of) >= 0).all()
+            assert lane.units[window] == turns_of[0] <= turns_of[-1] < lane.units[window + 1]
         assert lane.units[-1] == total and lane.window_from(total) == lane.windows
         for batch, start, end in zip(lane.batch, lane.start, lane.end, strict=True):
             owned += [(int(batch), row) for row in range(start, end)]
@@ -167,7 +169,7 @@ def test_shards_lanes_and_windows_change_from_epoch_to_epoch_and_repeat_by_seed(
     def lane_of(seed: int, epoch: int) -> tuple[int, ...]:
         order = rows.order(seed=seed, epoch=epoch, lanes=4, window_batches=3, unit="sequences")
         lane = order.lane(1)
-        first = order.rows_of_window(1, 0, 30)
+        first, _ = order.window_rows(1, lane, 0, np.ones(30, dtype=np.int64))
         return (*lane.batch.tolist(), *first.tolist())
 
     orders = {one: lane_of(*one) for one in itertools.product((7, 8), (0, 1, 2))}

@@ -24,6 +24,7 @@ from trainer.model_config import ModelConfig
             r"max_position_embeddings = 1073741824",
         ),
         (ModelConfig, {"hidden_dropout_prob": 1.0}, "model.hidden_dropout_prob = 1.0"),
+        (ModelConfig, {"embedding_dropout_prob": 1.5}, "model.embedding_dropout_prob = 1.5"),
         (ModelConfig, {"layer_norm_eps": 0.0}, "model.layer_norm_eps = 0.0"),
     ],
 )

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import InputError
-from tests.trainer.batches import make_batch
+from pipeline.errors import InputError, TrainingError
+from tests.trainer.batches import TINY, VOCAB_SIZE, make_batch, make_model
 from tests.trainer.padded_batches import pad
 from trainer.padded import flatten_padded
 
@@ -67,3 +70,43 @@ def test_a_mask_of_other_values_a_label_on_padding_and_other_shapes_are_refused(
         flatten_padded(IDS, MASK[:, :3])
     with pytest.raises(InputError, match=r"must both be \[rows, tokens\]"):
         flatten_padded(IDS[0], MASK[0])
+
+
+def test_floats_other_labels_and_a_batch_without_rows_are_refused() -> None:
+    with pytest.raises(InputError, match=r"input_ids is an array of float64: must hold whole"):
+        flatten_padded(IDS + 0.7, MASK)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"row 0 .*labels = -1 at token 0: must be an id, or -100"):
+        flatten_padded(IDS, MASK, labels_BL=np.where(MASK == 1, -1, -100))
+    with pytest.raises(InputError, match=r"pair_labels is \[2\], must be one a row: \[3\]"):
+        flatten_padded(IDS, MASK, pair_labels_B=np.array([0, 1]))
+    with pytest.raises(InputError, match=r"row 2 .*pair_labels = 9: must be 0 or 1"):
+        flatten_padded(IDS, MASK, pair_labels_B=np.array([0, 1, 9]))
+    with pytest.raises(InputError, match=r"input_ids has no rows"):
+        flatten_padded(IDS[:0], MASK[:0])
+
+
+@pytest.mark.parametrize("positions", ["absolute", "rotary"])
+def test_what_a_model_cannot_read_is_refused_by_row_and_value(
+    positions: Literal["absolute", "rotary"],
+) -> None:
+    config = dataclasses.replace(
+        TINY,
+        architecture="custom",
+        position_embedding_type=positions,
+        max_position_embeddings=4,
+        pad_vocab_size_to_multiple_of=64,
+    )
+    model = make_model(config)
+    assert model.inputs(flatten_padded(IDS, MASK)).input_ids.numel() == 9
+    changed = IDS.copy()
+    for value in (VOCAB_SIZE, -1):  # VOCAB_SIZE has a row, which only pads the table
+        changed[1, 2] = value
+        with pytest.raises(TrainingError, match=rf"row 1 of the batch: input_ids = {value}: "):
+            model.inputs(flatten_padded(changed, MASK))
+    with pytest.raises(TrainingError, match=r"row 0 of the batch has 5 tokens: .* for 4"):
+        model.inputs(flatten_padded(np.full((1, 5), 7), np.ones((1, 5), dtype=np.int64)))
+    with pytest.raises(TrainingError, match=r"row 0 of the batch: token_type_ids = 2: "):
+        model.inputs(flatten_padded(IDS, MASK, token_type_ids_BL=np.full(IDS.shape, 2)))
+    labels = np.where(MASK == 1, VOCAB_SIZE, -100)
+    with pytest.raises(TrainingError, match=rf"row 0 of the batch: masked_lm_ids = {VOCAB_SIZE}: "):
+        model.inputs(flatten_padded(IDS, MASK, labels_BL=labels))

@@ -163,8 +163,14 @@ def test_a_wrong_preset_or_key_over_it_is_refused(tmp_path: Path, text: str, mes
         load_preset(str(path))
 
 
+@pytest.mark.parametrize("name", ["README.md", "deploy", "../models/bert-base", ""])
+def test_params_says_what_it_takes(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"name ends in \.toml, or a preset: albert-base, "):
+        main(["params", name])
+
+
 def test_an_unknown_preset_names_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"bert-basic.*must be one of .*bert-base, "):
+    with pytest.raises(ConfigError, match=r"bert-basic: must be .* a preset: .*bert-base, "):
         load_preset("bert-basic")
 
 

@@ -22,7 +22,9 @@ from tests.trainer.small_training import commit_sets, make_rows, records, small_
 from trainer.checkpoint import latest, load
 from trainer.config import TrainerConfig
 from trainer.epoch_order import EpochOrder, RecordBatches
+from trainer.journal import read_journal
 from trainer.ranks import Worker
+from trainer.report.finished_run import metrics_of
 from trainer.training_run import training_manifest
 
 ROWS, BATCH = 240, 8
@@ -91,6 +93,8 @@ def test_a_poisoned_batch_is_skipped_from_the_last_checkpoint_and_counted(
     assert max(one["mlm_loss"] for one in records(generation, "train")[bad - 1 :]) < 1.5
     assert [one["from_step"] for one in records(generation, "rollback")] == [bad]
     assert f"back to step {bad}, and on without {BATCH} sequences" in caplog.text
+    metrics = metrics_of(read_journal(generation), manifest)
+    assert len(metrics.rollbacks) == 1 and metrics.restarts == ()
     assert counter(generation, "clozeline_training_rollbacks_total") == 1
     assert counter(generation, "clozeline_training_skipped_sequences_total") == BATCH
 

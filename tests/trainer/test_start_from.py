@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipeline.config import InstancesConfig
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, InputError
 from pipeline.vocabulary import vocab_txt
 from tests.trainer.batches import TINY, VOCAB_SIZE, make_model
 from tests.trainer.instance_fixture import VOCABULARY
@@ -94,6 +94,24 @@ def test_a_vocabulary_that_grew_keeps_the_rows_it_had(checkpoint: str, multiple:
     bias = model.masked_lm_head.decoder_bias
     assert bias.shape == model.decoder_weight.shape[:1]
     assert not bias[VOCAB_SIZE:].any()
+
+
+def test_rows_beyond_the_checkpoints_vocabulary_stay_random(checkpoint: str) -> None:
+    # Its table is padded: as many rows as the run has, fewer entries.
+    (Path(checkpoint) / "vocab.txt").write_bytes(vocab_txt(ENTRIES[:90]))
+    model, random = make_model(), make_model().decoder_weight
+    report = load_start(model, checkpoint, vocab_txt(ENTRIES))
+    assert report.new_entries == VOCAB_SIZE - 90
+    assert torch.equal(model.decoder_weight[:90], make_model(seed=8).decoder_weight[:90])
+    assert torch.equal(model.decoder_weight[90:], random[90:])
+
+
+def test_a_vocabulary_of_more_entries_than_rows_is_refused(checkpoint: str) -> None:
+    entries = [*ENTRIES, "new"]
+    (Path(checkpoint) / "vocab.txt").write_bytes(vocab_txt(entries))
+    model = EncoderForPreTraining(TINY, len(entries), 0, pair_head="nsp", seed=1)
+    with pytest.raises(InputError, match=r"vocab\.txt: has 100 entries, the embeddings have 99"):
+        load_start(model, checkpoint, vocab_txt(entries))
 
 
 def test_another_architecture_is_refused_by_its_first_key(checkpoint: str) -> None:

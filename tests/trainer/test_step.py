@@ -228,9 +228,10 @@ def test_activation_checkpointing_changes_no_bit(dropout: float) -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
 def test_compiled_blocks_equal_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    plain, compiled = make_model(), make_model()
+    config = dataclasses.replace(TINY, num_hidden_layers=1)
+    plain, compiled = make_model(config), make_model(config)
     compiled.encoder.compile_blocks()
-    for number, lengths in enumerate((MIXED_LENGTHS, [80, 3], [5, 5, 5])):
+    for number, lengths in enumerate(([80, 3], [5, 5, 5])):
         batch = make_batch(lengths, seed=number)
         expected = do_step(plain, [batch], step=number)
         assert_same_result(do_step(compiled, [batch], step=number), expected)

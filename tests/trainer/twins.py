@@ -193,6 +193,7 @@ CASES = [
         {**ROBERTA, "pad_token_id": 0, "max_position_embeddings": 81, "type_vocab_size": 1},
         segments=False,
     ),
+    Case("roberta-encoder", "RobertaModel", ROBERTA, logits=""),
     _albert("albert", 1, "all"),
     _albert("albert-not-shared", LAYERS, "none"),
     _albert("albert-attention-shared", LAYERS, "attention", share("attention")),

@@ -62,11 +62,15 @@ class Family:
 
     def twin(self, config: ModelConfig, heads: Heads, base: str) -> Twin:
         """Return the tensors of the class that has these heads."""
+        ignored = {f"{base}embeddings.position_ids"}
+        if heads.masked_lm and "pair" not in self.head_prefixes:
+            # Files of old versions have a pooler that nothing trained and the class does not read.
+            ignored |= {f"{base}pooler.dense.weight", f"{base}pooler.dense.bias"}
         return Twin(
             class_name=self.class_of(heads),
             pairs=tuple(self.pairs(config, heads, base)),
             tied=self.tied if heads.masked_lm else {},
-            ignored=frozenset({f"{base}embeddings.position_ids"}),
+            ignored=frozenset(ignored),
         )
 
     def base_of(self, names: Mapping[str, Tensor]) -> str:
@@ -89,6 +93,8 @@ class Family:
         pair = has("pair")
         masked_lm = has("masked_lm") or pair
         pooler = has("pooler") or pair
+        if masked_lm and "pair" not in self.head_prefixes:
+            return Heads(masked_lm=True)
         # An MLM head and a pooler come with the pair head alone: what is missing gets a name.
         return Heads(masked_lm=masked_lm, pooler=pooler, pair=pair or (masked_lm and pooler))
 

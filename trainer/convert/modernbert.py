@@ -135,11 +135,18 @@ def _global_attention_every(table: ConfigJson, layers: int) -> int:
 
 
 def _rope_theta(table: ConfigJson, kind: str, old_key: str, default: float) -> float:
-    parameters = (table.table.get("rope_parameters") or {}).get(kind) or {}
+    by_kind = table.table.get("rope_parameters") or {}
+    parameters = (by_kind.get(kind) or {}) if isinstance(by_kind, dict) else by_kind
+    if not isinstance(parameters, dict):
+        raise table.error("rope_parameters", f"must be a table with a table {kind}")
     if parameters.get("rope_type", "default") != "default":
         raise table.error("rope_parameters", 'only rope_type "default" can be imported')
     theta = parameters.get("rope_theta")
-    return table.number(old_key, default) if theta is None else float(theta)
+    if theta is None:
+        return table.number(old_key, default)
+    if not isinstance(theta, int | float) or isinstance(theta, bool):
+        raise table.error("rope_parameters", f"{kind}.rope_theta must be a number")
+    return float(theta)
 
 
 FAMILY = Family(

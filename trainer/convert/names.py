@@ -44,7 +44,7 @@ class Twin:
     tied: Mapping[str, str]
     """Copies that older files carry -> what they are tied to: they must be equal."""
     ignored: frozenset[str] = frozenset()
-    """Buffers that hold no weights and that some versions saved."""
+    """What some versions saved and the class does not read: buffers, and poolers without a use."""
 
     @property
     def names(self) -> set[str]:
@@ -107,8 +107,8 @@ def to_ours(
     """Return the twin's tensors, by plain names, under ours, with the `shapes` of our model.
 
     Raises InputError that names every missing and every unexpected tensor, every tensor of
-    another shape, a quantised one, copies that differ, and a decoder that is not tied to the
-    embeddings.
+    another shape, a quantised or sparse one, one without values or with some that are not finite,
+    copies that differ, and a decoder that is not tied to the embeddings.
     """
     missing = sorted(twin.names - theirs.keys())
     unexpected = sorted(theirs.keys() - twin.names - twin.tied.keys() - twin.ignored)
@@ -118,6 +118,7 @@ def to_ours(
             f"unexpected: {listed(unexpected)}"
         )
     _require_shapes(twin, theirs, shapes)
+    _require_finite({name: theirs[name] for name in twin.names | twin.tied.keys() & theirs.keys()})
     for copy, original in twin.tied.items():
         if copy in theirs and not torch.equal(theirs[copy], theirs[original]):
             raise InputError(f"{copy} differs from {original}: the decoder must be tied to it")
@@ -153,6 +154,19 @@ def _require_shapes(
             f"config.json and the tensors disagree: {listed(wrong, '; ')}: one of the two belongs "
             "to another model"
         )
+
+
+def _require_finite(tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in sorted(tensors.items()):
+        if tensor.layout is not torch.strided or tensor.is_meta:
+            kind = "has no values (device meta)" if tensor.is_meta else f"is {tensor.layout}"
+            raise InputError(f"{name} {kind}: save the weights as dense tensors")
+        broken = int((~tensor.isfinite()).sum())
+        if broken:
+            raise InputError(
+                f"{name} has NaN or infinite values ({broken} of {tensor.numel()}): its training "
+                "diverged; take an earlier checkpoint"
+            )
 
 
 def listed(names: Iterable[str], separator: str = ", ") -> str:

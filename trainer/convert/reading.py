@@ -12,7 +12,7 @@ from pipeline.errors import InputError
 from trainer.convert.config_json import ConfigJson
 from trainer.convert.families import family_of_checkpoint
 from trainer.convert.names import Heads, plain_names, to_ours
-from trainer.convert.weights_file import CONFIG, parse_weights, read_checkpoint
+from trainer.convert.weights_file import CONFIG, VOCABULARY, parse_files, read_checkpoint
 from trainer.model_config import ModelConfig
 from trainer.models.encoder_model import EncoderForPreTraining, EncoderModel, PairHead
 
@@ -57,21 +57,31 @@ def import_folder(path: str) -> ImportedFolder:
     """Read a checkpoint of transformers: a folder, local or s3://, or a weights file in one.
 
     Read are config.json, model.safetensors (or pytorch_model.bin, of which tensors only are
-    taken) and vocab.txt. Weights of half precision become float32, which holds them exactly.
+    taken; whole or split, with an index) and vocab.txt. Weights of half precision become float32,
+    which holds them exactly.
 
     Raises InputError, naming the file, where one is missing, cut short or damaged; for a model
-    that is not BERT, RoBERTa, ALBERT or ModernBERT or has a setting that our encoder has not; and
+    that is not BERT, RoBERTa, ALBERT or ModernBERT or has a setting that our encoder has not;
     for missing or unexpected tensors, or tensors of other shapes than config.json says.
     """
     files = read_checkpoint(path)
-    tensors = parse_weights(files.weights, files.uri)
-    config_uri = f"{files.uri.rpartition('/')[0]}/{CONFIG}"
+    tensors = parse_files(files.weights)
+    folder = files.uri.rpartition("/")[0]
+    config_uri = f"{folder}/{CONFIG}"
     try:
         model = import_state_dict(tensors, files.config, config_uri)
     except InputError as error:
         raise InputError(
             str(error) if config_uri in str(error) else f"{files.uri}: {error}"
         ) from None
+    if files.vocab_txt is not None:
+        # Only line feeds end an entry; the last one may have none.
+        entries = len(files.vocab_txt.removesuffix(b"\n").split(b"\n"))
+        if entries > model.vocab_size:
+            raise InputError(
+                f"{folder}/{VOCABULARY}: has {entries} entries, the embeddings have "
+                f"{model.vocab_size} rows: it belongs to another model"
+            )
     return ImportedFolder(
         uri=files.uri,
         model=replace(model, state={name: tensor.float() for name, tensor in model.state.items()}),
@@ -101,6 +111,8 @@ def import_state_dict(
     model_config = family.refine_config(family.read_config(table), theirs, base)
     vocab_size = table.integer("vocab_size")
     pad_token_id = table.integer("pad_token_id", family.default_pad_token_id)
+    if vocab_size < 1:
+        raise table.error("vocab_size", "must be at least 1")
     if not 0 <= pad_token_id < vocab_size:
         raise table.error("pad_token_id", f"must be an id of the vocabulary, [0, {vocab_size})")
     twin = family.twin(model_config, heads, base)
@@ -122,6 +134,8 @@ def _class_name(table: ConfigJson, known: Mapping[str, Heads]) -> str | None:
     Another class of the same family, a classifier say, has tensors that are refused by name.
     """
     names = table.table.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise table.error("architectures", "must be a list of names of classes")
     return next((name for name in names if name in known), None)
 
 

@@ -2,6 +2,9 @@
 
 Positions start at pad_token_id + 1, so the position table has pad_token_id + 1 rows more than the
 longest sequence has tokens: 514 for 512 with the released pad id of 1, 513 with [PAD] = 0.
+
+RobertaModel may have a pooler, which is then ours too. Beside an MLM head it is left out: no
+objective of RoBERTa trains one, and RobertaForMaskedLM does not read it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from trainer.model_config import ModelConfig
 
 def _pairs(config: ModelConfig, heads: Heads, base: str) -> Iterator[Pair]:
     yield from encoder_pairs(config, base)
+    if heads.pooler:
+        yield from modules({"pooler.dense": f"{base}pooler.dense"})
     if heads.masked_lm:
         yield from modules(
             {
@@ -50,7 +55,7 @@ FAMILY = Family(
     model_type="roberta",
     base="roberta.",
     classes={"RobertaForMaskedLM": Heads(masked_lm=True), "RobertaModel": Heads()},
-    head_prefixes={"masked_lm": "lm_head."},
+    head_prefixes={"masked_lm": "lm_head.", "pooler": "{base}pooler."},
     tied={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",

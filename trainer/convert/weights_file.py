@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,9 +22,13 @@ VOCABULARY = "vocab.txt"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 # In the order they are looked for: safetensors cannot run code and is read faster.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+# Lists the files of weights that are split into several.
+INDEX = ".index.json"
 
 # A safetensors file: the header's length as uint64, the header as JSON, the tensors' bytes.
 _LENGTH_BYTES = 8
+# Of torch's errors that advise to read the file with its code; that is not what to do.
+_ADVICE = "weights_only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +36,10 @@ class CheckpointFiles:
     """What was read of a folder."""
 
     uri: str
-    """Of the weights."""
+    """Of the weights, or of the index of their files."""
     config: Mapping[str, Any]
-    weights: bytes
+    weights: Mapping[str, bytes]
+    """By the file's URI: one, or those of the index."""
     vocab_txt: bytes | None
     """None where the folder has no vocab.txt: its tokenizer is another one."""
     tokenizer_config: Mapping[str, Any]
@@ -44,33 +48,53 @@ class CheckpointFiles:
     @property
     def sha256(self) -> str:
         """Of settings, weights and vocabulary: what a run that starts from them depends on."""
-        digests = [sha256(self.weights), sha256(self.vocab_txt or b"")]
+        weights = [sha256(data) for data in self.weights.values()]
+        digests = [*weights, sha256(self.vocab_txt or b"")]
         return sha256(canonical_json([self.config, *digests]))
 
 
 def read_checkpoint(path: str) -> CheckpointFiles:
     """Read a folder (local or s3://), or a weights file whose config.json lies beside it.
 
-    Raises InputError where a file is missing or config.json is no JSON object.
+    Weights that are split into several files are read by their index.
+
+    Raises InputError where a file is missing, or config.json or the index is not what it must be.
     """
     folder = path.rstrip("/") or "/"
     names: tuple[str, ...] = WEIGHTS
-    if folder.endswith((".safetensors", ".bin")):
+    if folder.endswith((".safetensors", ".bin", INDEX)):
         head, _, name = folder.rpartition("/")
         folder, names = head or ("/" if folder.startswith("/") else "."), (name,)
     storage = open_storage(folder)
-    found = [name for name in names if storage.size(name) is not None]
+    wanted = (*names, *(name + INDEX for name in names))
+    found = [name for name in wanted if storage.size(name) is not None]
     if not found:
         raise InputError(f"{folder}: has no {' and no '.join(names)}: name a checkpoint's folder")
     return CheckpointFiles(
         uri=f"{storage.uri}/{found[0]}",
         config=_read_config(storage),
-        weights=storage.read(found[0]),
+        weights=_read_weights(storage, found[0]),
         vocab_txt=storage.read(VOCABULARY) if storage.size(VOCABULARY) is not None else None,
         tokenizer_config={}
         if storage.size(TOKENIZER_CONFIG) is None
         else _read_json(storage, TOKENIZER_CONFIG),
     )
+
+
+def _read_weights(storage: Storage, name: str) -> dict[str, bytes]:
+    """Return URI -> bytes of a file of weights, or of those that an index names, in order."""
+    if not name.endswith(INDEX):
+        return {f"{storage.uri}/{name}": storage.read(name)}
+    places = _read_json(storage, name).get("weight_map")
+    files = list(places.values()) if isinstance(places, dict) else []
+    if not files or not all(isinstance(file, str) and "/" not in file for file in files):
+        raise InputError(
+            f"{storage.uri}/{name}: weight_map must be a table, tensor -> a file beside it"
+        )
+    missing = sorted(file for file in set(files) if storage.size(file) is None)
+    if missing:
+        raise InputError(f"{storage.uri}/{name}: names {missing[0]}, which is not there")
+    return {f"{storage.uri}/{file}": storage.read(file) for file in sorted(set(files))}
 
 
 def _read_config(storage: Storage) -> Mapping[str, Any]:
@@ -92,6 +116,18 @@ def _read_json(storage: Storage, name: str) -> Mapping[str, Any]:
     return value
 
 
+def parse_files(files: Mapping[str, bytes]) -> dict[str, Tensor]:
+    """Return the tensors of all files, URI -> bytes, by name; InputError if two hold the same."""
+    tensors: dict[str, Tensor] = {}
+    for uri, data in files.items():
+        parsed = parse_weights(data, uri)
+        twice = sorted(tensors.keys() & parsed.keys())
+        if twice:
+            raise InputError(f"{uri}: {twice[0]} stands in another file of the checkpoint as well")
+        tensors |= parsed
+    return tensors
+
+
 def parse_weights(data: bytes, uri: str) -> dict[str, Tensor]:
     """Return the tensors of a file by name; `uri` tells its kind by its ending.
 
@@ -106,10 +142,12 @@ def parse_weights(data: bytes, uri: str) -> dict[str, Tensor]:
             raise InputError(f"{uri}: {len(data)} bytes: damaged: {error}") from None
     try:
         loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:
+        # torch's reader runs a pickle's opcodes on whatever it holds: damage raises anything.
+        reason = "" if _ADVICE in str(error) else f" ({type(error).__name__}: {error})"
         raise InputError(
-            f"{uri}: {len(data)} bytes: cut short, or not a file of tensors only ({reason})"
+            f"{uri}: {len(data)} bytes: cut short, not a PyTorch file, or with more than tensors "
+            f"in it{reason.splitlines()[0] if reason else ''}"
         ) from None
     if not isinstance(loaded, dict) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in loaded.items()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.keyed_random import derive_key
-from trainer.batch import TensorBatch
+from trainer.batch import Batch, TensorBatch, check_batch, to_tensors
 from trainer.model_config import ModelConfig
 from trainer.models.embeddings import Embeddings
 from trainer.models.encoder import Encoder
@@ -70,6 +70,24 @@ class EncoderModel(nn.Module):
 
     def _make_heads(self) -> None:
         """Make what a subclass puts on top."""
+
+    def check(self, batch: Batch) -> None:
+        """Raise TrainingError, naming row and value, for a batch this model cannot read.
+
+        Those are ids beyond the vocabulary (rows that only pad it included), the segments and the
+        positions, whether there is a table of them or not, and labels that are none.
+        """
+        check_batch(
+            batch,
+            vocab_size=self.vocab_size,
+            max_seq_length=self.max_seq_length,
+            type_vocab_size=self.config.type_vocab_size,
+        )
+
+    def inputs(self, batch: Batch) -> TensorBatch:
+        """Return the inputs of a batch on the model's device; raises as `check`."""
+        self.check(batch)
+        return to_tensors(batch, next(self.parameters()).device)
 
     def hidden_states(self, batch: TensorBatch) -> Tensor:
         """Return the last layer's output, [T, H]."""

@@ -27,7 +27,9 @@ class Metrics:
     train: tuple[Record, ...]
     evaluation: tuple[Record, ...]
     restarts: tuple[int, ...]
-    """The step each attempt after the first began to log at."""
+    """The step each attempt after a failed one began to log at."""
+    rollbacks: tuple[Record, ...] = ()
+    """Returns to a checkpoint because a loss went wrong."""
     unreadable: int = 0
     """Lines that are no records."""
 
@@ -107,14 +109,17 @@ def metrics_of(
     evaluation = {training["steps"]: {**training["evaluation"], "step": training["steps"]}}
     evaluation |= {one["step"]: one for one in records if one["kind"] == "evaluation"}
     attempts = [1, *(record["attempt"] for record in train)]
+    rollbacks = tuple(record for record in records if record["kind"] == "rollback")
+    after_rollback = {record["attempt"] for record in rollbacks}
     return Metrics(
         train=tuple(train),
         evaluation=tuple(evaluation[step] for step in sorted(evaluation)),
         restarts=tuple(
             record["step"]
             for record, before in zip(train, attempts, strict=False)
-            if record["attempt"] > before
+            if record["attempt"] > before and record["attempt"] not in after_rollback
         ),
+        rollbacks=rollbacks,
         unreadable=unreadable,
     )
 

@@ -153,6 +153,11 @@ def _curves_note(metrics: Metrics) -> str:
         notes.append(
             f"Training was restarted after a failure; its records go on from step {steps}."
         )
+    notes += [
+        f"{one['reason']}; back to step {one['to_step']:,}, and on without "
+        f"{one['skipped_sequences']:,} sequences."
+        for one in metrics.rollbacks
+    ]
     return " ".join(notes)
 
 

@@ -105,7 +105,10 @@ def test_a_refused_write_names_object_code_request_and_remedy_and_no_secret(
             write()
         message = str(caught.value)
         place = re.escape(f"s3://{bucket}/x/{name}")
-        assert re.match(rf"{place}: cannot write: {code} \(request id [0-9A-F]+\); ", message)
+        assert re.match(
+            rf"{place}: cannot write: {code}( after 3 attempts)? \(request id [0-9A-F]+\); ",
+            message,
+        )
         assert remedy in message
         assert os.environ["AWS_SECRET_ACCESS_KEY"] not in message
 

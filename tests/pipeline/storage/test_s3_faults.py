@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.errors import StorageError
+from pipeline.commit import Generation
+from pipeline.errors import CorruptError, StorageError
 from pipeline.storage import Storage, open_storage, s3_client, storage_retries
 from tests.fault_proxy import REQUEST_ID, Fault, FaultProxy, Kind
 from tests.integration.product import wait_until
@@ -15,7 +16,7 @@ from tests.ports import free_port
 
 # boto3's own sockets are left to the collector.
 pytestmark = [pytest.mark.s3, pytest.mark.filterwarnings("ignore::ResourceWarning")]
-KINDS: tuple[Kind, ...] = ("slow_down", "reset", "unavailable", "hang", "internal_error")
+KINDS: tuple[Kind, ...] = ("slow_down", "reset", "access_denied", "hang", "internal_error")
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +63,20 @@ def test_a_body_that_is_cut_is_read_on_from_where_it_broke(
     assert proxied.read_range("large", 100, 3_000_000) == data[100:3_000_100]
     proxy.script(Fault(kind="cut_body", method="GET"))
     assert list(proxied.list("large")) == [("large", len(data))]
+
+
+def test_bytes_that_were_changed_on_their_way_are_read_again(
+    proxied: Storage, proxy: FaultProxy
+) -> None:
+    generation = Generation(proxied.uri, "documents", "f" * 20)
+    data = bytes(range(256)) * 8192
+    entry = generation.create("x.arrow", data)
+    for times in (1, 2):
+        proxy.script(Fault(kind="changed_byte", method="GET", times=times))
+        assert generation.read(entry) == data
+    proxy.script(Fault(kind="changed_byte", method="GET", times=100))
+    with pytest.raises((CorruptError, StorageError), match=r"x\.arrow"):
+        generation.read(entry)
 
 
 def test_a_pointer_replaced_between_two_halves_of_its_body_is_read_whole(

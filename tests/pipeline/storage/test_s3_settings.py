@@ -89,6 +89,14 @@ def test_pyarrow_puts_the_bucket_where_boto3_puts_it(
     assert host.endswith("objects.example.com" if endpoint else ".eu-west-1.amazonaws.com")
 
 
+def test_the_region_has_two_variables(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert connect().region == "us-east-1"
+    settings.write_text("[default]\nregion = eu-west-1\n")
+    for name, region in (("AWS_DEFAULT_REGION", "eu-west-2"), ("AWS_REGION", "eu-west-3")):
+        monkeypatch.setenv(name, region)
+        assert connect().region == region
+
+
 def test_the_number_of_attempts_may_be_set(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert connect().attempts == 8
     settings.write_text("[default]\nmax_attempts = 3\n")
