@@ -33,7 +33,9 @@ class GradientReduction:
     def overlapping(self) -> Iterator[None]:
         """Send gradients as the backward pass in the block, the step's last one, completes them."""
         hooks = [
-            parameter.register_post_accumulate_grad_hook(partial(self._arrived, number))
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                partial(self._arrived, number)
+            )
             for number, bucket in enumerate(self._buckets)
             for parameter in bucket
         ]
