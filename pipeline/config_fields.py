@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, TypeVar
-
-from pydantic import ConfigDict
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydantic import ConfigDict
 
 T = TypeVar("T")
 Identity = Annotated[T, "identity"]
 Operational = Annotated[T, "operational"]
 
-STRICT = ConfigDict(extra="forbid", strict=True)
+STRICT: ConfigDict = {"extra": "forbid", "strict": True}
 
 
 def require(condition: bool, key: str, value: object, remedy: str) -> None:

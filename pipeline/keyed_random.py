@@ -7,24 +7,13 @@ Nothing here holds state, so no draw depends on worker, order, batch or world si
 
 from __future__ import annotations
 
-import hashlib
-from typing import Literal
-
 import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-Purpose = Literal[
-    "partition",  # which partition a document belongs to, and its place in it
-    "held_out",  # which documents are kept for evaluation
-    "corpus",  # which documents a byte limit keeps
-    "pair",  # target lengths, segment splits, random next documents, truncation
-    "mask",  # which positions are masked, and by what
-    "evaluation_mask",  # the fixed masks of held-out instances
-    "order",  # the order of record batches and rows in an epoch
-    "dropout",  # the seed torch gets before each micro-batch
-    "weights",  # initial weights
-]
+from pipeline.derived_keys import Purpose, derive_key
+
+__all__ = ["Purpose", "derive_key", "draw", "philox"]
 
 _M0 = np.uint64(0xD2511F53)
 _M1 = np.uint64(0xCD9E8D57)
@@ -32,12 +21,6 @@ _W0 = np.uint32(0x9E3779B9)
 _W1 = np.uint32(0xBB67AE85)
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
-
-
-def derive_key(seed: int, purpose: Purpose, *identity: int | str) -> int:
-    """Return the 64-bit Philox key of (seed, purpose, identity); BLAKE2b over their text form."""
-    text = "\x1f".join([str(seed), purpose, *map(str, identity)])
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 @nb.njit(cache=True, inline="always")

@@ -149,3 +149,11 @@ def test_the_walls_have_one_gate() -> None:
     ]
     assert exempt
     assert all(one.startswith("pipeline/__main__.py: from pipeline.jobs") for one in exempt)
+
+
+def test_models_and_their_benchmark_need_torch_and_numpy_alone() -> None:
+    modules = [*modules_of("trainer.models"), "trainer.losses", "trainer.optim"]
+    loaded = imported_by([*modules, "tests.benchmarks.models"])
+    assert set(modules) <= loaded and below("torch", loaded)
+    for package in ("ray", "pydantic", "numba", "pyarrow", "transformers", "tokenizers", "rich"):
+        assert below(package, loaded) == []

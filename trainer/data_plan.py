@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.config import require
 from pipeline.errors import ConfigError, CorruptError
+from trainer.epoch_order import RecordBatches
 from trainer.phases import Phase, check_phases, divide, set_name
 
 
@@ -65,17 +66,22 @@ class LoaderState:
 class DataPlan:
     """Steps of some phases for `world_size` workers.
 
-    `units[p][s]` is the number of units that an epoch of phase p's source s has. Raises
-    ConfigError for what cannot be served: a batch of more than an epoch, or without a part for
-    each worker.
+    Raises ConfigError for what cannot be served: a batch of more than an epoch, or fewer units or
+    instances than workers.
     """
 
-    def __init__(
-        self, phases: Sequence[Phase], units: Sequence[Sequence[int]], world_size: int
-    ) -> None:
+    def __init__(self, phases: Sequence[Phase], world_size: int) -> None:
         check_phases(phases)
         self.phases = tuple(phases)
-        self._units = units
+        self.tables = [
+            [RecordBatches.of(source.instances.shards("train")) for source in phase.sources]
+            for phase in phases
+        ]
+        """The record batches of each phase's sources."""
+        self._units = [
+            [int(table.units(phase.unit).sum()) for table in tables]
+            for phase, tables in zip(phases, self.tables, strict=True)
+        ]
         self._ends: list[int | None] = []
         first = 0
         for number, phase in enumerate(phases):
@@ -171,8 +177,17 @@ class DataPlan:
             size >= world_size,
             "training.batch_size",
             size,
-            f"must be at least training.workers = {world_size}: each has a part of every step",
+            f"must be at least training.workers = {world_size}: the others would have nothing to "
+            "do",
         )
+        for source, table in zip(phase.sources, self.tables[number], strict=True):
+            rows = int(table.rows.sum())
+            require(
+                rows >= world_size,
+                "training.workers",
+                world_size,
+                f"must be at most the {rows} training instances of {source.instances.uri}",
+            )
         # Of a batch that is warmed up the last is the largest.
         size = phase.batch_size(first + (phase.steps or 1 << 40) - 1)
         weights = [source.weight for source in phase.sources]

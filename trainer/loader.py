@@ -90,15 +90,7 @@ class Loader:
             seed=seed, rules=rules, lanes=lanes, window_batches=window_batches
         )
         self._own_lanes = range(lanes * rank // world_size, lanes * (rank + 1) // world_size)
-        self._tables = [
-            [RecordBatches.of(source.instances.shards("train")) for source in phase.sources]
-            for phase in phases
-        ]
-        units = [
-            [int(table.units(phase.unit).sum()) for table in tables]
-            for phase, tables in zip(phases, self._tables, strict=True)
-        ]
-        self.plan = DataPlan(phases, units, world_size)
+        self.plan = DataPlan(phases, world_size)
         start = self.plan.start(state)
         self._readers = ThreadPoolExecutor(read_threads, thread_name_prefix="loader-read")
         self._reading = Reading(read_ahead_bytes=read_ahead_bytes, pool=self._readers, cache=cache)
@@ -164,7 +156,7 @@ class Loader:
 
     def _chunk(self, state: LoaderState) -> list[LoaderState]:
         """Return the states before each of the steps that are made together from `state` on."""
-        phase, tables = self.plan.phases[state.phase], self._tables[state.phase]
+        phase, tables = self.plan.phases[state.phase], self.plan.tables[state.phase]
         rows = sum(int(table.rows.sum()) for table in tables)
         units = sum(int(table.units(phase.unit).sum()) for table in tables)
         lane_rows = max(_CHUNK_ROWS // len(self._own_lanes), _CHUNK_ROWS_PER_LANE)

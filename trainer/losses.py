@@ -88,7 +88,7 @@ def _forward(
     correct = labels_M.new_zeros(())
     low_states_MH, low_weight_VH, low_bias_V = states_MH.to(low), weight_VH.to(low), bias_V.to(low)
     masked, padded_size = states_MH.shape[0], weight_VH.shape[0]
-    rows = max(1, _CHUNK_ELEMENTS[states_MH.device.type] // padded_size)
+    rows = _chunk_rows(masked, _CHUNK_ELEMENTS[states_MH.device.type] // padded_size)
     needs_grad = any(ctx.needs_input_grad)
     if needs_grad:
         grad_states_MH = torch.empty_like(low_states_MH)
@@ -120,6 +120,12 @@ def _forward(
         ctx.gradients = [grad_states_MH.to(states_MH.dtype), grad_weight_VH, grad_bias_V]
     ctx.mark_non_differentiable(correct)
     return loss, correct
+
+
+def _chunk_rows(rows: int, limit: int) -> int:
+    """Return the size of the fewest chunks that keep to `limit`, all but equal."""
+    chunks = -(-rows // max(1, limit))
+    return max(1, -(-rows // max(1, chunks)))
 
 
 def _add_product(total_VH: Tensor, grad_RV: Tensor, states_RH: Tensor, *, first: bool) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import ClassVar, Literal
+from typing import Literal
 
-from pydantic import ConfigDict
-
-from pipeline.config import STRICT, Identity, require
+from pipeline.config_fields import STRICT, Identity, require
 
 Architecture = Literal["bert", "roberta", "albert", "modern", "custom"]
 
@@ -55,7 +53,7 @@ TWIN_SWITCHES: dict[Architecture, dict[str, tuple[object, ...]]] = {
 class ModelConfig:
     """Architecture of the encoder; the defaults are BERT-Base (Devlin et al. 2019, 3)."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    __pydantic_config__ = STRICT
 
     architecture: Identity[Architecture] = "bert"
     """The Hugging Face model that the export is: BertForPreTraining, RobertaForMaskedLM,

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
-from pydantic import ConfigDict
-
-from pipeline.config import STRICT, Identity, require
+from pipeline.config_fields import STRICT, Identity, require
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
     """The optimizer; the defaults are those of Devlin et al. 2019, A.2."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    __pydantic_config__ = STRICT
 
     name: Identity[Literal["adamw", "lamb"]] = "adamw"
     """adamw: Adam with decoupled weight decay (Loshchilov and Hutter 2019); lamb: its update scaled

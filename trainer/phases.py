@@ -42,7 +42,7 @@ class Phase:
 
 def set_name(instances: InstanceSet) -> str:
     """Return what a loader's state calls an instance set by."""
-    return f"{instances.generation.fingerprint}/{instances.manifest.get('max_seq_length', '')}"
+    return f"{instances.generation.fingerprint}/{instances.max_seq_length}"
 
 
 def check_phases(phases: Sequence[Phase], *, max_seq_length: int | None = None) -> None:
@@ -70,7 +70,7 @@ def check_phases(phases: Sequence[Phase], *, max_seq_length: int | None = None) 
             if not 0.0 < source.weight < float("inf"):
                 raise ConfigError(f"{key}.weight = {source.weight}: must be a finite number > 0")
             _check_same_model(source.instances, first, key)
-            length = source.instances.manifest.get("max_seq_length", 0)
+            length = source.instances.max_seq_length
             if max_seq_length is not None and length > max_seq_length:
                 raise ConfigError(
                     f"{key}: {source.instances.uri} has rows of up to {length} tokens, the model "

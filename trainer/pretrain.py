@@ -73,8 +73,9 @@ class Failure:
         """Return the progress of a run that goes on from `good` without the data since then."""
         step = good.step
         position = self.position
-        if good.loader is not None and good.loader.phase != position.phase:
-            position = self.data.skip(good.loader, self.progress.step - step + 1)
+        start = good.loader or self.data.start(None)
+        if start.phase != position.phase:
+            position = self.data.skip(start, self.progress.step - step + 1)
         handed_out = self.progress.sequences_seen + self.error.sequences
         rollback = Rollback(
             from_step=self.progress.step,
@@ -197,7 +198,7 @@ def _train(
     except DivergenceError as error:
         before = progress.loader or loader.plan.start(None)
         return Failure(
-            error=error,
+            error=error.with_traceback(None),  # which holds on to the model
             progress=progress,
             data=loader.plan,
             position=loader.plan.skip(before, handed_out),

@@ -27,6 +27,9 @@ from trainer.step import EvalResult, StepResult
 _PAIR_OBJECTIVES = {
     objective: label.removesuffix("_label") for objective, label in PAIR_LABELS.items()
 }
+# Of a step's time, from which on waiting for data is worth a warning.
+_WAIT_SHARE = 0.1
+
 _log = logging.getLogger(__name__)
 
 RESULT = "result.json"
@@ -100,6 +103,7 @@ class Recorder:
         self._pair_objective = _PAIR_OBJECTIVES.get(config.instances.objective, "")
         self._window = Window()
         self._started = self._saved = time.monotonic()
+        self._is_started = self._told_of_waiting = False
 
     def __enter__(self) -> Recorder:
         return self
@@ -160,7 +164,22 @@ class Recorder:
             **self._window.record(),
         }
         self._journal.write(record)
+        self._tell_of_waiting(record)
         self._window = Window()
+
+    def _tell_of_waiting(self, record: dict[str, Any]) -> None:
+        """Warn once where steps wait for data; the first record has the loader's start in it."""
+        share = record["data_wait_seconds"] / record["step_seconds"]
+        if share > _WAIT_SHARE and self._is_started and not self._told_of_waiting:
+            _log.warning(
+                "step %d: steps wait for data %.0f %% of their time; raise "
+                "training.prefetch_steps, read_ahead_bytes or read_threads, or give "
+                "training.cache_directory",
+                record["step"],
+                100.0 * share,
+            )
+            self._told_of_waiting = True
+        self._is_started = True
 
     def evaluation(self, step: int, result: EvalResult) -> None:
         """Record an evaluation."""

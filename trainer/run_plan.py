@@ -86,10 +86,7 @@ def require_data(
     """
     phases = loader_phases(config, sources, plan)
     check_phases(phases, max_seq_length=config.positions)
-    units = [
-        [_total(source, config.training.batch_unit) for source in of_phase] for of_phase in sources
-    ]
-    DataPlan(phases, units, config.training.workers)
+    DataPlan(phases, config.training.workers)
 
 
 def _total(source: Source, unit: Unit) -> int:

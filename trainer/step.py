@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,10 +24,9 @@ from trainer.batch import Batch, as_tensor, to_tensors
 from trainer.divergence import DivergenceError
 from trainer.losses import masked_lm_loss, pair_loss
 from trainer.models.encoder_model import EncoderForPreTraining
+from trainer.reduction import GradientReduction
 
 Precision = Literal["fp32", "bf16"]
-
-_BUCKET_BYTES = 25_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,21 +100,26 @@ def train_step(
     model.train()
     optimizer.zero_grad(set_to_none=True)
     sums = torch.zeros(3, dtype=torch.float64, device=device)
+    reduction = GradientReduction(model.parameters(), group)
     for number, batch in enumerate(micro_batches):
+        is_last = number + 1 == len(micro_batches)
         # Dropout is the one draw that takes no key of ours: torch's generator is set for it.
         torch.manual_seed(derive_key(seed, "dropout", step, rank, number) & (2**63 - 1))
         mlm, mlm_correct, pair, _ = _losses(model, batch, precision, device)
-        torch.autograd.backward(mlm / masked + pair / max(pairs, 1))
+        with reduction.overlapping() if is_last else nullcontext():
+            torch.autograd.backward(mlm / masked + pair / max(pairs, 1))
         sums += torch.stack([mlm.detach().double(), pair.detach().double(), mlm_correct.double()])
+    if micro_batches:
+        _require_gradients(where, model)
+    reduction.send_rest()
     _reduce(sums, group)
+    gradients = reduction.wait()
     mlm_sum, pair_sum, correct = sums.tolist()
     mean_pair_loss = pair_sum / pairs if pairs else None
     try:
         require_finite(where, masked_lm_loss=mlm_sum / masked, pair_loss=mean_pair_loss or 0.0)
         _require_no_jump(where, mlm_sum / masked + (mean_pair_loss or 0.0), loss_limit)
-        if micro_batches:
-            _require_gradients(where, model)
-        grad_norm = _reduce_gradients(model, clip_norm, group)
+        grad_norm = _clip(gradients, clip_norm)
         require_finite(where, gradient_norm=grad_norm)
     except DivergenceError as error:
         error.sequences = sequences
@@ -216,46 +221,13 @@ def _reduce(values: Tensor, group: ProcessGroup | None) -> None:
         all_reduce(values, group=group)
 
 
-def _reduce_gradients(
-    model: EncoderForPreTraining, clip_norm: float, group: ProcessGroup | None
-) -> float:
-    """Sum the gradients over all ranks, scale them to `clip_norm`, return their norm before.
-
-    The buckets follow the order of the model's parameters and nothing else, so that a resumed
-    run adds in the same order as an undisturbed one (DDP lays its buckets out anew after the
-    first step, which is not bit-equal at three ranks).
-    """
-    parameters = list(model.parameters())
-    for parameter in parameters:
-        if parameter.grad is None:
-            # No micro-batch here: still this rank takes part in every sum.
-            parameter.grad = torch.zeros_like(parameter)
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if group is not None:
-        for bucket in _buckets(gradients):
-            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
-            all_reduce(flat, group=group)
-            parts = torch.split(flat, [gradient.numel() for gradient in bucket])
-            torch._foreach_copy_(
-                bucket, [part.view_as(g) for part, g in zip(parts, bucket, strict=True)]
-            )
+def _clip(gradients: list[Tensor], clip_norm: float) -> float:
+    """Scale the gradients to a global norm of `clip_norm` at most; return their norm before."""
     norms = torch.stack(torch._foreach_norm(gradients))
     norm = float(torch.linalg.vector_norm(norms).item())
     if clip_norm < norm < math.inf:
         torch._foreach_mul_(gradients, clip_norm / norm)
     return norm
-
-
-def _buckets(gradients: list[Tensor]) -> list[list[Tensor]]:
-    buckets: list[list[Tensor]] = []
-    size = _BUCKET_BYTES
-    for gradient in gradients:
-        if size >= _BUCKET_BYTES:
-            buckets.append([])
-            size = 0
-        buckets[-1].append(gradient)
-        size += gradient.nbytes
-    return buckets
 
 
 def _require_targets(where: str, masked: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pipeline.commit import Generation
 from pipeline.config import MaskingConfig, from_table
@@ -20,6 +22,7 @@ from pipeline.masking import mask_tokens, token_classes
 from pipeline.normalization import TextRules
 from pipeline.shards import write_shard
 from pipeline.vocabulary import SPECIAL_TOKENS, build_tokenizer, vocab_txt
+from trainer.checkpoint import latest, load
 from trainer.config import TrainerConfig
 from trainer.journal import read_journal
 from trainer.pretrain import pretrain
@@ -149,6 +152,30 @@ def commit_sets(
     return InstanceSet.all_of(generation, generation.manifest() or {})[0]
 
 
+def two_lengths(root: Path, objective: Any = "nsp") -> InstanceSet:
+    pairs = objective == "nsp"
+    return commit_sets(
+        root,
+        {
+            length: {
+                "train": make_rows(rows, length, pairs=pairs),
+                "held_out": make_rows(16, length, seed=1, pairs=pairs),
+            }
+            for length, rows in ((16, 96), (32, 64))
+        },
+        objective=objective,
+    )
+
+
+PHASES: dict[str, Any] = {
+    "instances": {"max_seq_length": [16, 32]},
+    "phases": [
+        {"max_seq_length": 16, "share": 0.75},
+        {"max_seq_length": 32, "share": 0.25, "batch_size": 4, "learning_rate": 5e-3},
+    ],
+}
+
+
 TINY_MODEL = {
     "hidden_size": 16,
     "num_hidden_layers": 1,
@@ -207,3 +234,23 @@ def what_was_learned(generation: Generation) -> list[dict[str, Any]]:
         {name: value for name, value in one.items() if name not in of_time}
         for one in records(generation, "train")
     ]
+
+
+def last_state(generation: Generation) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights and the state of the last checkpoint."""
+    ref, _ = latest(generation)
+    assert ref is not None
+    checkpoint = load(generation, ref)
+    return checkpoint.model, checkpoint.state
+
+
+def stopped_after(step: int, whole: Path, root: Path) -> Path:
+    """Copy a run as one that was stopped after the checkpoint of `step` has left it."""
+    shutil.copytree(whole, root)
+    (folder,) = root.glob("training/*")
+    for path in folder.glob("checkpoints/step-*"):
+        if int(path.name.split("-")[1]) > step:
+            shutil.rmtree(path)
+    for name in ("latest.json", "result.json"):
+        (folder / name).unlink(missing_ok=True)
+    return root

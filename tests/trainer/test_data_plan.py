@@ -52,7 +52,7 @@ def test_a_step_of_the_plan_follows_weights_and_warm_up(sets: list[InstanceSet])
     phase = replace(
         phase_of(*sets, weights=[3.0, 1.0]), batch_size=lambda step: min(4 * (step + 1), 12)
     )
-    plan = DataPlan([phase], [[50, 20]], 1)
+    plan = DataPlan([phase], 1)
     state = plan.start(None)
     taken = []
     for _ in range(6):
@@ -68,7 +68,7 @@ def test_a_step_of_the_plan_follows_weights_and_warm_up(sets: list[InstanceSet])
 def test_phases_follow_each_other_at_their_step_and_the_last_one_ends(
     sets: list[InstanceSet],
 ) -> None:
-    plan = DataPlan([phase_of(sets[0], steps=3), phase_of(sets[1], steps=2)], [[50], [20]], 1)
+    plan = DataPlan([phase_of(sets[0], steps=3), phase_of(sets[1], steps=2)], 1)
     state = plan.start(None)
     seen = []
     while not plan.is_over(state):
@@ -80,7 +80,7 @@ def test_phases_follow_each_other_at_their_step_and_the_last_one_ends(
 
 
 def test_skipping_passes_over_data_and_over_no_update(sets: list[InstanceSet]) -> None:
-    plan = DataPlan([phase_of(sets[0], steps=30)], [[50]], 1)
+    plan = DataPlan([phase_of(sets[0], steps=30)], 1)
     start = plan.after(plan.start(None))
     skipped = plan.skip(start, 7)
     assert skipped.step == start.step
@@ -90,9 +90,9 @@ def test_skipping_passes_over_data_and_over_no_update(sets: list[InstanceSet]) -
 
 
 def test_a_state_of_other_phases_is_refused(sets: list[InstanceSet]) -> None:
-    state = DataPlan([phase_of(sets[0])], [[50]], 1).start(None)
+    state = DataPlan([phase_of(sets[0])], 1).start(None)
     later = replace(state, step=4)
-    changed = DataPlan([phase_of(sets[0], steps=3), phase_of(sets[0])], [[50], [50]], 1)
+    changed = DataPlan([phase_of(sets[0], steps=3), phase_of(sets[0])], 1)
     with pytest.raises(ConfigError, match=r"step 4 in phase 0, the config has .* phase 1: "):
         changed.start(later)
 
@@ -119,8 +119,15 @@ def test_phases_that_no_model_can_take_are_refused(sets: list[InstanceSet], tmp_
     check_phases([phase_of(long)], max_seq_length=512)
 
 
+def test_more_workers_than_instances_are_refused(sets: list[InstanceSet]) -> None:
+    phase = phase_of(sets[1], batch_size=40, unit="tokens")
+    DataPlan([phase], 20)
+    with pytest.raises(ConfigError, match=r"workers = 21: must be at most the 20 training instan"):
+        DataPlan([phase], 21)
+
+
 def test_a_source_that_cannot_fill_its_part_of_one_batch_is_named(sets: list[InstanceSet]) -> None:
     sources = (Source(instances=sets[0]), Source(instances=sets[1], weight=3.0))
     phase = Phase(sources=sources, batch_size=lambda step: 8 + step, micro_batch_size=8, steps=30)
     with pytest.raises(ConfigError, match=r"batch_size = 37: its part of which is 28, .* has 20"):
-        DataPlan([phase], [[50, 20]], 1)
+        DataPlan([phase], 1)

@@ -61,8 +61,10 @@ def test_a_class_whose_heads_the_model_has_not_is_left_out() -> None:
     without = {"evaluation": {**TRAINING["evaluation"], "pair_accuracy": None}}
     rows = rows_of(make_model(pair_head=None), "full_sentences", **without)
     assert "`BertForPreTraining`" not in rows
-    assert rows["`BertModel`"] == "none: hidden states"
+    assert rows["`BertModel`"] == "none: hidden states; its pooler is not trained"
     assert "held-out pair accuracy" not in rows
+    modern = rows_of(make_model(MODERN, pair_head=None), "full_sentences", **without)
+    assert modern["`ModernBertModel`"] == "none: hidden states"
     for config, names in (
         (ROBERTA, {"`RobertaForMaskedLM`", "`RobertaModel`"}),
         (ALBERT, {"`AlbertForMaskedLM`", "`AlbertModel`"}),

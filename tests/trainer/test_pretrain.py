@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from pipeline.instance_set import InstanceSet
 from tests.trainer.instance_fixture import VOCABULARY, commit_instances, make_rows
 from trainer.config import EvaluationConfig, TrainerConfig, TrainingConfig
 from trainer.journal import read_journal
+from trainer.loader import Loader, StepBatches
 from trainer.model_config import ModelConfig
 from trainer.pretrain import pretrain
 from trainer.ranks import Worker
@@ -110,3 +113,23 @@ def test_the_loss_of_pairs_carries_its_objectives_name(
     assert f'clozeline_training_loss_nats{{objective="{name}"}}' in metrics
     assert f'clozeline_evaluation_loss_nats{{objective="{name}"}}' in metrics
     json.dumps(manifest, allow_nan=False)
+
+
+class SlowLoader(Loader):
+    """A loader that takes far longer than a step of these."""
+
+    def __next__(self) -> StepBatches:
+        time.sleep(0.1)
+        return super().__next__()
+
+
+def test_a_run_that_waits_for_its_data_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("trainer.pretrain.Loader", SlowLoader)
+    with caplog.at_level(logging.WARNING):
+        generation = train(tmp_path, "nsp")
+    told = [one for one in caplog.messages if "steps wait for data" in one]
+    assert len(told) == 1 and "raise training.prefetch_steps" in told[0]
+    waits = [one["data_wait_seconds"] for one in read_journal(generation) if one["kind"] == "train"]
+    assert min(waits) >= 0.1

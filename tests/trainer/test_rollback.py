@@ -3,77 +3,36 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline.commit import Generation
 from pipeline.errors import TrainingError
 from pipeline.instance_set import InstanceSet
-from tests.trainer.small_training import commit_sets, make_rows, records, small_config, train
+from tests.trainer.poisoned import BATCH, ROWS, STEPS, config_at, instances_at
+from tests.trainer.small_training import (
+    last_state,
+    records,
+    stopped_after,
+    train,
+)
 from trainer.checkpoint import latest, load
 from trainer.config import TrainerConfig
 from trainer.epoch_order import EpochOrder, RecordBatches
 from trainer.journal import read_journal
-from trainer.ranks import Worker
 from trainer.report.finished_run import metrics_of
 from trainer.training_run import training_manifest
-
-ROWS, BATCH = 240, 8
-STEPS = 28
-# Record batch 23 of 30, which is one step, is noise where all else can be learned by heart.
-NOISE = range(23 * BATCH, 24 * BATCH)
-
-
-def instances_at(root: Path, noise: Sequence[int] = NOISE) -> InstanceSet:
-    return commit_sets(
-        root,
-        {
-            32: {
-                "train": make_rows(ROWS, 32, pairs=False, noise=noise),
-                "held_out": make_rows(16, 32, seed=1, pairs=False),
-            }
-        },
-        objective="sentence",
-        rows_per_batch=BATCH,
-    )
-
-
-def config_at(root: Path, **tables: Any) -> TrainerConfig:
-    """A step reads one record batch, so that a bad one is a bad step."""
-    merged: dict[str, Any] = {
-        "instances": {"max_seq_length": 32, "objective": "sentence"},
-        "model": {"hidden_size": 32},
-        "optimizer": {"learning_rate": 0.05},
-        "schedule": {"decay": "constant"},
-        "masking": {"probability": 0.5, "mask_share": 0.0, "random_share": 0.0},
-        "training": {"total_steps": STEPS, "lanes": 1, "window_batches": 1},
-        "divergence": {"window_steps": 5, "margin_nats": 1.0, "deviations": 6.0},
-    }
-    for name, table in tables.items():
-        merged[name] = {**merged.get(name, {}), **table}
-    return small_config(root, **merged)
 
 
 def counter(generation: Generation, name: str) -> float:
     text = (Path(generation.root) / generation.name("metrics.prom")).read_text()
     families = text_string_to_metric_families(text)
     return {one.name: one.value for family in families for one in family.samples}[name]
-
-
-def last_state(generation: Generation) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    ref, _ = latest(generation)
-    assert ref is not None
-    checkpoint = load(generation, ref)
-    return checkpoint.model, checkpoint.state
 
 
 def test_a_poisoned_batch_is_skipped_from_the_last_checkpoint_and_counted(
@@ -124,13 +83,7 @@ def test_a_run_stopped_after_a_rollback_goes_on_to_the_same_end(tmp_path: Path) 
     weights, state = last_state(whole)
     bad = state["rollbacks"][0]["from_step"]
     for step in (bad - 1, bad, bad + 1):
-        again = tmp_path / f"stopped{step}"
-        shutil.copytree(root, again)
-        (folder,) = again.glob("training/*")
-        for path in folder.glob("checkpoints/step-*"):
-            if int(path.name.split("-")[1]) > step:
-                shutil.rmtree(path)
-        (folder / "latest.json").unlink()
+        again = stopped_after(step, root, tmp_path / f"stopped{step}")
         resumed = train(config_at(again), instances)
         found, found_state = last_state(resumed)
         assert found_state == state, step
@@ -183,22 +136,3 @@ def batches_of_steps(
         row_tokens=lambda batch: np.zeros(0, np.int64),
     )
     return [int(order.lane(0).batch[step]) for step in steps]
-
-
-def two_rank_worker(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    worker = Worker(rank, 2, torch.device("cpu"), dist.group.WORLD)
-    root = Path(folder)
-    config = config_at(root, training={"lanes": 2, "workers": 2, "micro_batch_size": 4})
-    train(config, InstanceSet.open(folder), worker)
-    dist.destroy_process_group()
-
-
-def test_two_ranks_go_back_together(tmp_path: Path) -> None:
-    # Each lane has half of every step: the bad record batch lies in two steps, half of each.
-    instances_at(tmp_path)
-    torch.multiprocessing.spawn(two_rank_worker, args=(str(tmp_path),), nprocs=2)
-    _, state = last_state(Generation(str(tmp_path), "training", "a" * 20))
-    assert len(state["rollbacks"]) == 2
-    assert state["step"] == STEPS and state["sequences_seen"] == STEPS * BATCH

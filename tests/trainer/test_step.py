@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pipeline.errors import TrainingError
 from tests.trainer.batches import MIXED_LENGTHS, TINY, make_batch, make_model, take_rows
-from trainer import step as step_module
+from trainer import reduction
 from trainer.batch import Batch, to_tensors
 from trainer.divergence import DivergenceError
 from trainer.losses import masked_lm_loss, pair_loss
@@ -298,10 +298,31 @@ RANK_ROWS: list[list[list[list[int]]]] = [
 ]
 
 
+def sent_in_backward(model: EncoderForPreTraining, group: Any) -> tuple[int, int, bool]:
+    """How many buckets a backward pass sends, of how many, and whether the sums are right."""
+    model.zero_grad()
+    reduced = reduction.GradientReduction(model.parameters(), group)
+    with reduced.overlapping():
+        torch.stack([parameter.sum() for parameter in model.parameters()]).sum().backward()
+    sent = len(reduced._sent)
+    reduced.send_rest()
+    ones = all(bool((gradient == 1.0).all()) for gradient in reduced.wait())
+    return sent, len(reduced._buckets), ones
+
+
+def reduced_nothing(model: EncoderForPreTraining) -> tuple[int, int, bool]:
+    """What a rank without a micro-batch does meanwhile."""
+    model.zero_grad()
+    reduced = reduction.GradientReduction(model.parameters(), dist.group.WORLD)
+    reduced.send_rest()
+    ones = all(bool((gradient == 1.0).all()) for gradient in reduced.wait())
+    return 0, len(reduced._buckets), ones
+
+
 def two_rank_worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    step_module._BUCKET_BYTES = 4000  # several buckets, though the model is tiny
+    reduction._BUCKET_BYTES = 4000  # several buckets, though the model is tiny
     model = make_model().double()
     optimizer = make_optimizer(model, OptimizerConfig())
     results = []
@@ -317,14 +338,17 @@ def two_rank_worker(rank: int, folder: str) -> None:
     evaluation = evaluate(model, mine, device=CPU, group=dist.group.WORLD)
     with pytest.raises(TrainingError, match="step 9: no masked token"):
         do_step(model, [NO_MASKS], step=9, rank=rank, group=dist.group.WORLD)
-    torch.save((results, evaluation, model.state_dict()), f"{folder}/rank{rank}.pt")
+    sent = sent_in_backward(model, dist.group.WORLD) if rank == 0 else reduced_nothing(model)
+    torch.save((results, evaluation, model.state_dict(), sent), f"{folder}/rank{rank}.pt")
     dist.destroy_process_group()
 
 
 def test_two_ranks_equal_one_process(tmp_path: Path) -> None:
     torch.multiprocessing.spawn(two_rank_worker, args=(str(tmp_path),), nprocs=2)
     saved = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
-    (results, evaluation, state), (other_results, other_evaluation, other_state) = saved
+    (results, evaluation, state, sent), (other_results, other_evaluation, other_state, idle) = saved
+    # Every bucket went out before the backward pass had ended; the idle rank added zeros.
+    assert sent[0] == sent[1] > 3 and sent[2] and idle == (0, sent[1], True)
     assert results == other_results
     assert evaluation == other_evaluation
     assert all(torch.equal(state[name], other_state[name]) for name in state)

@@ -2,62 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
-from torch import Tensor
 
-from pipeline.commit import Generation
 from pipeline.errors import ConfigError
-from pipeline.instance_set import InstanceSet
 from tests.trainer.small_training import (
-    commit_sets,
+    PHASES,
+    last_state,
     make_rows,
     records,
     small_config,
     train,
-    what_was_learned,
+    two_lengths,
 )
-from trainer.checkpoint import latest, load
-from trainer.config import TrainerConfig
+from trainer.checkpoint import latest
 from trainer.run_plan import open_sources, require_data, step_plan
 from trainer.training_run import training_manifest
-
-
-def two_lengths(root: Path, objective: Any = "nsp") -> InstanceSet:
-    pairs = objective == "nsp"
-    return commit_sets(
-        root,
-        {
-            length: {
-                "train": make_rows(rows, length, pairs=pairs),
-                "held_out": make_rows(16, length, seed=1, pairs=pairs),
-            }
-            for length, rows in ((16, 96), (32, 64))
-        },
-        objective=objective,
-    )
-
-
-PHASES: dict[str, Any] = {
-    "instances": {"max_seq_length": [16, 32]},
-    "phases": [
-        {"max_seq_length": 16, "share": 0.75},
-        {"max_seq_length": 32, "share": 0.25, "batch_size": 4, "learning_rate": 5e-3},
-    ],
-}
-
-
-def state_of(generation: Generation) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The weights and the state of the last checkpoint."""
-    ref, _ = latest(generation)
-    assert ref is not None
-    checkpoint = load(generation, ref)
-    return checkpoint.model, checkpoint.state
 
 
 def test_phases_change_length_batch_and_peak_at_the_step_that_the_state_names(
@@ -78,7 +42,7 @@ def test_phases_change_length_batch_and_peak_at_the_step_that_the_state_names(
     tokens = [one["tokens_seen"] for one in found]
     of_phases = tokens[8] / (9 * 8), (tokens[11] - tokens[8]) / (3 * 4)
     assert 8 <= of_phases[0] <= 16 <= of_phases[1] <= 32
-    _, state = state_of(generation)
+    _, state = last_state(generation)
     assert state["phase_starts"] == [0, 9]
     assert state["loader"]["phase"] == 1
     manifest = training_manifest(config, generation, instances)
@@ -144,45 +108,6 @@ def test_evaluation_masks_by_its_own_probability(tmp_path: Path) -> None:
     maskable = rows.input_ids.size - 3 * rows.rows
     # round(probability x maskable) of each row.
     assert evaluation["masked_tokens"] == pytest.approx(0.15 * maskable, abs=rows.rows / 2)
-
-
-def resumed_from(step: int, whole: Path, root: Path) -> Path:
-    """A copy of a run as one that was stopped after the checkpoint of `step` has left it."""
-    shutil.copytree(whole, root)
-    (folder,) = root.glob("training/*")
-    for path in folder.glob("checkpoints/step-*"):
-        if int(path.name.split("-")[1]) > step:
-            shutil.rmtree(path)
-    for name in ("latest.json", "result.json"):
-        (folder / name).unlink()
-    return root
-
-
-def test_a_run_stopped_after_any_step_ends_as_one_that_was_not(tmp_path: Path) -> None:
-    """Two phases, a growing batch, two micro-batches a step, dropout, evaluations."""
-    instances = two_lengths(tmp_path / "whole")
-
-    def config(root: Path) -> TrainerConfig:
-        return small_config(
-            root,
-            **PHASES,
-            model={"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
-            optimizer={"name": "lamb"},
-            schedule={"batch_size_warmup_steps": 4},
-            training={"initial_batch_size": 3, "total_steps": 10},
-            evaluation={"every_steps": 4},
-        )
-
-    whole = train(config(tmp_path / "whole"), instances)
-    weights, state = state_of(whole)
-    for step in range(1, 10):
-        root = resumed_from(step, tmp_path / "whole", tmp_path / f"resumed{step}")
-        generation = train(config(root), instances)
-        again, state_again = state_of(generation)
-        assert all(torch.equal(again[name], weights[name]) for name in weights), step
-        assert state_again == state
-        assert what_was_learned(generation) == what_was_learned(whole)
-        assert records(generation, "evaluation") == records(whole, "evaluation")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])

@@ -64,7 +64,12 @@ def _classes(model: EncoderModel, objective: str) -> Iterable[tuple[str, str]]:
     ours = heads_of_model(model)
     for name, heads in family_of(model.config.architecture).classes.items():
         if all(getattr(ours, head) or not getattr(heads, head) for head in Heads.__slots__):
-            yield f"`{name}`", _heads(heads, objective, pooler=ours.pooler and not heads.masked_lm)
+            named = _heads(heads, objective, pooler=ours.pooler and not heads.masked_lm)
+            if not named:
+                # transformers makes a pooler for every class without heads but ModernBERT's.
+                modern = model.config.architecture == "modern"
+                named = "none: hidden states" + ("" if modern else "; its pooler is not trained")
+            yield f"`{name}`", named
 
 
 def _heads(heads: Heads, objective: str, *, pooler: bool) -> str:
@@ -74,7 +79,7 @@ def _heads(heads: Heads, objective: str, *, pooler: bool) -> str:
         named.append(f"pairs (0: {zero}, 1: {one})")
     if pooler:
         named.append("pooler")
-    return ", ".join(named) or "none: hidden states"
+    return ", ".join(named)
 
 
 def _tokenizer(model: EncoderModel, source: TokenizerSource) -> Iterable[tuple[str, str]]:

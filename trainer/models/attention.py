@@ -15,6 +15,7 @@ from torch.nn.attention.varlen import varlen_attn
 
 from trainer.batch import GridLayout, SequenceLayout
 from trainer.models.attention_dropout import attention_with_dropout
+from trainer.models.dropout import on_plain_cpu
 
 # On the CPU: loop over the sequences, or pad them again for one call? Forward and backward on one
 # core in ms, loop / padded: 64 rows of 115-128 tokens, 2 heads of 64: 51 / 52; 20-128: 30 / 47;
@@ -69,11 +70,11 @@ def looped_attention(qkv_T3ND: Tensor, layout: SequenceLayout, dropout: float) -
     """CPU: SDPA on one sequence after the other."""
     contexts = []
     for qkv_L3ND in torch.split(qkv_T3ND, list(layout.lengths)):
-        if dropout:
+        if dropout and on_plain_cpu(qkv_T3ND):
             contexts.append(attention_with_dropout(qkv_L3ND[None], None, dropout)[0])
             continue
         query, key, value = qkv_L3ND.unsqueeze(0).permute(2, 0, 3, 1, 4)
-        context = functional.scaled_dot_product_attention(query, key, value)
+        context = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
         contexts.append(context[0].transpose(0, 1))
     return torch.cat(contexts)
 
@@ -89,7 +90,7 @@ def padded_attention(qkv_T3ND: Tensor, layout: SequenceLayout, dropout: float) -
         padded = grid.index_copy(0, layout.padded_rows, qkv_T3ND)
     padded = padded.view(rows, longest, 3, heads, size)
     mask = None if full else layout.key_mask
-    if dropout and not padded.is_cuda:
+    if dropout and on_plain_cpu(padded):
         context = attention_with_dropout(padded, mask, dropout)
     else:
         query, key, value = padded.permute(2, 0, 3, 1, 4)

@@ -16,7 +16,7 @@ def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
     """Return `values` with that share of them zero and the others scaled up to keep the mean."""
     if not training or probability == 0.0:
         return values
-    if values.is_cuda:
+    if not on_plain_cpu(values):
         return functional.dropout(values, probability)
     dropped: Tensor = _Dropout.apply(values, None, probability)  # type: ignore[no-untyped-call]
     return dropped
@@ -26,10 +26,15 @@ def dropout_add(values: Tensor, residual: Tensor, probability: float, training: 
     """Return residual + dropout(values) in one pass over them."""
     if not training or probability == 0.0:
         return residual + values
-    if values.is_cuda:
+    if not on_plain_cpu(values):
         return residual + functional.dropout(values, probability)
     total: Tensor = _Dropout.apply(values, residual, probability)  # type: ignore[no-untyped-call]
     return total
+
+
+def on_plain_cpu(values: Tensor) -> bool:
+    """Tell whether the ways made for an uncompiled CPU are to be taken."""
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def keep_mask(shape: Sequence[int], probability: float, dtype: torch.dtype) -> tuple[Tensor, float]:

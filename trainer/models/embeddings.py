@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from trainer.batch import TensorBatch
 from trainer.model_config import ModelConfig
-from trainer.models.dropout import dropout
+from trainer.models.dropout import dropout, on_plain_cpu
 
 
 class Embeddings(nn.Module):
@@ -36,10 +37,15 @@ class Embeddings(nn.Module):
         )
         self.first_position = config.first_position(pad_token_id)
         self.dropout = config.embedding_dropout
+        self.sparse_gradient = False
+        """Give the tokens' gradient as rows, for a decoder to add to its own, which is of all."""
 
     def forward(self, batch: TensorBatch) -> Tensor:
         """Return the embedded tokens, [T, H]."""
-        embedded_TE = self.word_embeddings(batch.input_ids)
+        sparse = self.sparse_gradient and on_plain_cpu(self.word_embeddings.weight)
+        embedded_TE = functional.embedding(
+            batch.input_ids, self.word_embeddings.weight, sparse=sparse
+        )
         if self.token_type_embeddings is not None:
             embedded_TE = embedded_TE + self.token_type_embeddings(batch.token_type_ids)
         if self.position_embeddings is not None:

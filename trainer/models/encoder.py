@@ -108,11 +108,15 @@ class Encoder(nn.Module):
         return output_TH
 
     def compile_blocks(self) -> None:
-        """Compile the feed-forward blocks, for any number of tokens; names stay as they are.
+        """Compile the blocks, for any number of tokens; names stay as they are.
 
-        Attention is left out: its kernels loop over the sequences of a batch, whose lengths are
-        others every time.
+        Attention itself is left out: its kernels loop over the sequences of a batch, whose lengths
+        are others every time.
         """
+        for attention in self.attention:
+            assert isinstance(attention, SelfAttention)
+            finish = torch.compile(attention.finish, dynamic=True, fullgraph=True)
+            attention.finish = finish  # type: ignore[method-assign]
         for feed_forward in self.feed_forward:
             feed_forward.compile(dynamic=True, fullgraph=True)
 

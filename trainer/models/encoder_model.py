@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from pipeline.keyed_random import derive_key
+from pipeline.derived_keys import derive_key
 from trainer.batch import Batch, TensorBatch, check_batch, to_tensors
 from trainer.model_config import ModelConfig
 from trainer.models.embeddings import Embeddings
@@ -121,6 +121,7 @@ class EncoderForPreTraining(EncoderModel):
 
     def _make_heads(self) -> None:
         self.masked_lm_head = MaskedLMHead(self.config, self.vocab_size)
+        self.embeddings.sparse_gradient = True
         has_pairs = self.pair_objective is not None
         self.pair_head = nn.Linear(self.config.hidden_size, 2) if has_pairs else None
 

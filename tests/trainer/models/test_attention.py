@@ -10,6 +10,8 @@ from tests.trainer.batches import make_batch
 from trainer.batch import SequenceLayout, to_tensors
 from trainer.models.attention import (
     attention,
+    band_block,
+    banded_attention,
     looped_attention,
     padded_attention,
     reference_attention,
@@ -50,6 +52,36 @@ def test_every_back_end_equals_the_reference(lengths: list[int]) -> None:
         )
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 70), min_size=1, max_size=5), st.integers(1, 40))
+def test_a_window_in_bands_equals_the_reference(lengths: list[int], reach: int) -> None:
+    qkv, layout = random_qkv(lengths).requires_grad_(), layout_of(lengths)
+    weights = torch.arange(8)
+    expected = reference_attention(qkv, layout, reach)
+    (wanted,) = torch.autograd.grad((expected * weights).sum(), qkv)
+    for context in (
+        banded_attention(qkv, layout, 0.0, reach),
+        attention(qkv, layout, 0.0, reach),
+    ):
+        torch.testing.assert_close(context, expected, rtol=1e-9, atol=1e-10)
+        (got,) = torch.autograd.grad((context * weights).sum(), qkv)
+        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-10)
+
+
+def test_a_window_as_wide_as_the_longest_sequence_is_none() -> None:
+    lengths = [9, 33]
+    qkv, layout = random_qkv(lengths), layout_of(lengths)
+    assert torch.equal(attention(qkv, layout, 0.0, 32), attention(qkv, layout, 0.0))
+    assert not torch.allclose(attention(qkv, layout, 0.0, 31), attention(qkv, layout, 0.0))
+
+
+def test_the_mask_of_a_band_grows_with_the_tokens_not_with_their_square() -> None:
+    reach = 64
+    block = band_block(reach)
+    sizes = [layout_of([tokens]).band_mask(reach, block).numel() for tokens in (1_024, 8_192)]
+    assert sizes == [1_024 * (block + 2 * reach), 8_192 * (block + 2 * reach)]
+
+
 @pytest.mark.parametrize("name", ["padded", "looped"])
 def test_float32_is_near_the_reference(name: str) -> None:
     expected = values_and_gradient("reference", [70, 3, 41], torch.float64)
@@ -77,3 +109,6 @@ def test_cuda_varlen_kernel_is_near_the_reference() -> None:
     expected = reference_attention(qkv.float(), layout)
     for dropout_free in (attention(qkv, layout, 0.0), padded_attention(qkv, layout, 0.0)):
         assert float((dropout_free.float() - expected).norm()) <= 1e-2 * float(expected.norm())
+    windowed = reference_attention(qkv.float(), layout, 16)
+    for context in (attention(qkv, layout, 0.0, 16), banded_attention(qkv, layout, 0.0, 16)):
+        assert float((context.float() - windowed).norm()) <= 1e-2 * float(windowed.norm())

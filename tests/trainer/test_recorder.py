@@ -1,0 +1,77 @@
+"""Checkpoints are made when they are due, and no step waits for a store that is slow."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.commit import Generation
+from tests.trainer.small_training import commit_sets, make_rows, small_config
+from trainer import background_saver
+from trainer.checkpoint import AttemptFence, latest, write
+from trainer.models.encoder_model import EncoderForPreTraining
+from trainer.optim import make_optimizer
+from trainer.progress import Progress
+from trainer.recorder import Recorder, training_metrics
+from trainer.training_run import initial_model
+
+
+@pytest.fixture
+def slow_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A store that takes no checkpoint until the event is set."""
+    open_again = threading.Event()
+
+    def late(*arguments: object) -> object:
+        open_again.wait(timeout=60)
+        return write(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(background_saver, "write", late)
+    yield open_again
+    open_again.set()
+
+
+def recorder_of(root: Path, seconds: float) -> tuple[Recorder, EncoderForPreTraining, Generation]:
+    rows = {"train": make_rows(16, 32), "held_out": make_rows(16, 32, seed=1)}
+    config = small_config(root, training={"checkpoint_seconds": seconds})
+    generation = Generation(str(root), "training", "a" * 20)
+    fence = AttemptFence.take(generation)
+    recorder = Recorder(config, fence, Progress(), training_metrics(config))
+    return recorder, initial_model(config, commit_sets(root, {32: rows})), generation
+
+
+def committed(generation: Generation) -> list[int]:
+    names = (name for name, _ in generation.storage.list(generation.name("checkpoints/")))
+    return sorted(int(name.split("step-")[1][:9]) for name in names if "manifest" in name)
+
+
+def test_a_checkpoint_that_is_due_while_one_is_being_written_is_put_off(
+    tmp_path: Path, slow_store: threading.Event
+) -> None:
+    recorder, model, generation = recorder_of(tmp_path, seconds=1e-9)
+    optimizer = make_optimizer(model, small_config(tmp_path).optimizer)
+    with recorder:
+        for step in range(1, 6):  # would wait for ever if it waited for the first
+            recorder.save_when_due(model, optimizer, Progress(step=step))
+        assert committed(generation) == []
+        slow_store.set()
+    assert committed(generation) == [1]
+    recorder, model, generation = recorder_of(tmp_path, seconds=1e-9)
+    with recorder:
+        recorder.save_when_due(model, optimizer, Progress(step=6))
+    assert committed(generation) == [1, 6]
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
+    recorder, model, generation = recorder_of(tmp_path, seconds=0.0)
+    optimizer = make_optimizer(model, small_config(tmp_path).optimizer)
+    with recorder:
+        recorder.save_when_due(model, optimizer, Progress(step=1))
+        with torch.no_grad():
+            next(model.parameters())[0] = torch.nan
+        recorder.save_when_due(model, optimizer, Progress(step=2))
+    ref, _ = latest(generation)
+    assert ref is not None and ref.step == 1

@@ -1,0 +1,130 @@
+"""A training that was stopped after any step ends, to the bit, as one that was not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+from pipeline.commit import Generation
+from pipeline.instance_set import InstanceSet
+from tests.trainer import poisoned
+from tests.trainer.small_training import (
+    CPU,
+    PHASES,
+    last_state,
+    records,
+    small_config,
+    stopped_after,
+    train,
+    two_lengths,
+    what_was_learned,
+)
+from trainer import ranks
+from trainer.config import TrainerConfig
+from trainer.ranks import Worker
+
+STEPS = 6
+
+
+def config_at(root: Path, workers: int) -> TrainerConfig:
+    """Two phases, a growing batch, several micro-batches a step, dropout, evaluations."""
+    return small_config(
+        root,
+        **PHASES,
+        model={"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+        optimizer={"name": "lamb"},
+        schedule={"batch_size_warmup_steps": 4},
+        training={
+            "initial_batch_size": 4,
+            "total_steps": STEPS,
+            "lanes": 4,
+            "workers": workers,
+            "micro_batch_size": 3,
+        },
+        evaluation={"every_steps": 3},
+    )
+
+
+def train_and_resume(folder: Path, worker: Worker) -> None:
+    """Train undisturbed, then from the checkpoint of every step; all ranks call it."""
+    whole = folder / "whole"
+    instances = InstanceSet.open(str(whole), 16)
+    train(config_at(whole, worker.world_size), instances, worker)
+    for step in range(1, STEPS):
+        root = folder / f"stopped{step}"
+        if worker.rank == 0:
+            stopped_after(step, whole, root)
+        if worker.group is not None:
+            dist.barrier(group=worker.group)
+        train(config_at(root, worker.world_size), instances, worker)
+
+
+def rank_worker(rank: int, folder: str) -> None:
+    """Train in groups of the first two, three and four ranks, and two ranks on poisoned data."""
+    torch.set_num_threads(1)
+    ranks._NOTICE_SECONDS = 0.001  # so that many notices go out before rank 0 has decided
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=4)
+    for size in (2, 3, 4):
+        group = dist.new_group(list(range(size)))
+        if rank < size:
+            worker = Worker(rank, size, torch.device("cpu"), group)
+            train_and_resume(Path(folder) / str(size), worker)
+        if rank < size == 2:
+            root = Path(folder) / "poisoned"
+            layout = {"lanes": 2, "workers": 2, "micro_batch_size": 4}
+            config = poisoned.config_at(root, training=layout)
+            train(config, InstanceSet.open(str(root)), worker)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What groups of one to four ranks have left: <ranks>/whole, <ranks>/stopped<step>."""
+    folder = tmp_path_factory.mktemp("ranks")
+    for size in (1, 2, 3, 4):
+        two_lengths(folder / str(size) / "whole")
+    # Each lane has half of every step: the bad record batch lies in two steps, half of each.
+    poisoned.instances_at(folder / "poisoned")
+    train_and_resume(folder / "1", CPU)
+    torch.multiprocessing.spawn(rank_worker, args=(str(folder),), nprocs=4)
+    return folder
+
+
+def generation_at(root: Path) -> Generation:
+    return Generation(str(root), "training", "a" * 20)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_stopped_after_any_step_it_ends_as_one_that_was_not(trained: Path, world_size: int) -> None:
+    folder = trained / str(world_size)
+    whole = generation_at(folder / "whole")
+    weights, state = last_state(whole)
+    assert state["step"] == STEPS and len(state["phase_starts"]) == 2
+    for step in range(1, STEPS):
+        again = generation_at(folder / f"stopped{step}")
+        found, found_state = last_state(again)
+        assert all(torch.equal(found[name], weights[name]) for name in weights), step
+        assert found_state == state
+        assert what_was_learned(again) == what_was_learned(whole)
+        assert records(again, "evaluation") == records(whole, "evaluation")
+
+
+def test_any_number_of_ranks_sees_the_same_data_at_the_same_rates(trained: Path) -> None:
+    runs = [generation_at(trained / str(size) / "whole") for size in (1, 2, 3, 4)]
+    states = [last_state(run)[1] for run in runs]
+    assert all(state["loader"] == states[0]["loader"] for state in states)
+    assert all(state["tokens_seen"] == states[0]["tokens_seen"] for state in states)
+    rates = [[one["learning_rate"] for one in records(run, "train")] for run in runs]
+    assert all(rate == rates[0] for rate in rates)
+
+
+def test_two_ranks_go_back_together(trained: Path) -> None:
+    _, state = last_state(generation_at(trained / "poisoned"))
+    assert len(state["rollbacks"]) == 2
+    assert state["step"] == poisoned.STEPS
+    assert state["sequences_seen"] == poisoned.STEPS * poisoned.BATCH
