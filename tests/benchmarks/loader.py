@@ -1,10 +1,9 @@
 """The loader beside a torch DataLoader, one core: `python -m tests.benchmarks.loader`.
 
 An epoch of 64 million tokens in 16 shards, shuffled, in batches of 256 sequences with dynamic
-masks: from the disk beside what one writes by hand (a Dataset over the memory-mapped rows, a
-shuffling DataLoader and transformers' collator, whose batches are padded) and beside the shards
-read and masked in their order, without a shuffle; from a real S3 server beside the disk. The server
-has a core of its own.
+masks: beside what one writes by hand (a Dataset over the memory-mapped rows, a shuffling DataLoader
+and transformers' collator, whose batches are padded), and beside the shards read and masked in
+their order, without a shuffle.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from pipeline.instance_set import InstanceSet
 from pipeline.shards import record_batch
 from tests.benchmarks.harness import Case, run
 from tests.benchmarks.masking import VOCABULARY, collator, sequences
-from tests.s3_server import BUCKET, s3_server
 from tests.trainer.instance_fixture import commit_instances
 from trainer.assembly import Instances, cut_batch, make_batch
 from trainer.epoch_order import Unit
@@ -138,14 +136,14 @@ def write(root: Path | str, tokens: int) -> InstanceSet:
     return commit_instances(root, VOCABULARY, [("train", rows)] * SHARDS, rows_per_batch=1024)
 
 
-def local_cases(folder: Path, tokens: int) -> list[Case]:
+def cases(folder: Path, tokens: int) -> list[Case]:
     instances = write(folder / str(tokens), tokens)
     plain = folder / f"{tokens}.arrow"
     rows = rows_of(tokens, PEER_TOKENS)
     with pa.ipc.new_file(str(plain), instances.schema) as writer:
         writer.write_batch(record_batch(rows, instances.schema, 0, rows.rows))
     by_hand = "torch DataLoader, transformers collator"
-    cases = [
+    by_unit = [
         Case(
             case=f"{tokens} tokens a row, {lanes} lanes, by {unit}",
             unit="tokens/s",
@@ -158,7 +156,7 @@ def local_cases(folder: Path, tokens: int) -> list[Case]:
         for lanes, unit in ((64, "sequences"), (256, "sequences"), (64, "tokens"))
     ]
     return [
-        *cases,
+        *by_unit,
         Case(
             case=f"{tokens} tokens a row, 64 lanes",
             unit="tokens/s",
@@ -170,28 +168,13 @@ def local_cases(folder: Path, tokens: int) -> list[Case]:
     ]
 
 
-def s3_case(folder: Path, tokens: int) -> Case:
-    return Case(
-        case=f"{tokens} tokens a row, 64 lanes, from S3",
-        unit="tokens/s",
-        amount=TOKENS,
-        ours=ours(write(f"s3://{BUCKET}/{tokens}", tokens), 64, threads=8),
-        peer="the same from the disk",
-        theirs=ours(InstanceSet.open(str(folder / str(tokens))), 64),
-    )
-
-
-def main(folder: Path) -> None:
-    cores = sorted(os.sched_getaffinity(0))
-    with s3_server(folder) as variables:
-        os.environ.update(variables)
-        # One core for all threads of the process, the loader's own included.
-        os.sched_setaffinity(0, cores[:1])
-        torch.set_num_threads(1)
-        cases = [case for tokens in (128, 512) for case in local_cases(folder, tokens)]
-        run("loader", [*cases, *(s3_case(folder, tokens) for tokens in (128, 512))])
+def on_one_core() -> None:
+    """Keep this process, with all of its threads, on one core."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    torch.set_num_threads(1)
 
 
 if __name__ == "__main__":
+    on_one_core()
     with tempfile.TemporaryDirectory() as name:
-        main(Path(name))
+        run("loader", [case for tokens in (128, 512) for case in cases(Path(name), tokens)])
