@@ -61,6 +61,7 @@ def test_a_window_in_bands_equals_the_reference(lengths: list[int], reach: int) 
     (wanted,) = torch.autograd.grad((expected * weights).sum(), qkv)
     for context in (
         banded_attention(qkv, layout, 0.0, reach),
+        looped_attention(qkv, layout, 0.0, reach),
         attention(qkv, layout, 0.0, reach),
     ):
         torch.testing.assert_close(context, expected, rtol=1e-9, atol=1e-10)
