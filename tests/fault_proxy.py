@@ -3,6 +3,9 @@
 It answers with an error instead of asking the server, breaks connections before or after the
 server has done what was asked, keeps them open without an answer, cuts bodies half-way, and
 changes bytes of them.
+
+It lets one completion of a multipart upload through at a time: S3 looks at the completion's
+condition and completes in one, SeaweedFS first looks and then completes.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
@@ -65,6 +68,7 @@ class FaultProxy:
         self._matched: Counter[Fault] = Counter()
         self._done: Counter[Fault] = Counter()
         self._faults: tuple[Fault, ...] = ()
+        self.completion = threading.Lock()
         self._lock = threading.Lock()
         self._released = threading.Event()
         self._open: set[socket.socket] = set()
@@ -182,9 +186,11 @@ class _Handler(BaseHTTPRequestHandler):
             headers = {
                 name: value for name, value in self.headers.items() if name.lower() != "expect"
             }
-            server.request(self.command, self.path, body or None, headers)
-            answer = server.getresponse()
-            data = answer.read()
+            completes = self.command == "POST" and "uploadId" in self.path
+            with self.proxy.completion if completes else nullcontext():
+                server.request(self.command, self.path, body or None, headers)
+                answer = server.getresponse()
+                data = answer.read()
         finally:
             server.close()
         if fault == "lost_answer":

@@ -51,13 +51,13 @@ def test_a_large_object_goes_in_parts_and_is_created_once(
     assert list(proxied.leftovers("")) == []
 
 
-def test_a_race_of_uploads_has_one_winner_and_leaves_no_parts(store: Storage) -> None:
+def test_a_race_of_uploads_has_one_winner_and_leaves_no_parts(proxied: Storage) -> None:
     # Each its own client, as in processes of their own.
     data = [bytes([number]) * (PART_BYTES + 1) for number in range(4)]
 
     def create(number: int) -> bool:
         try:
-            open_storage(store.uri).create("large", data[number])
+            open_storage(proxied.uri).create("large", data[number])
         except ConflictError:
             return False
         return True
@@ -65,8 +65,8 @@ def test_a_race_of_uploads_has_one_winner_and_leaves_no_parts(store: Storage) ->
     with ThreadPoolExecutor(4) as pool:
         won = list(pool.map(create, range(4)))
     assert won.count(True) == 1
-    assert store.read("large") == data[won.index(True)]
-    assert list(store.leftovers("")) == []
+    assert proxied.read("large") == data[won.index(True)]
+    assert list(proxied.leftovers("")) == []
 
 
 def test_faults_of_parts_and_a_lost_answer_at_the_end_are_survived(
