@@ -118,6 +118,8 @@ def run_stages(command: str, settings: PipelineConfig) -> int:
     }
     working_storage.prepare(settings.working_storage)
     open_storage(settings.root).prepare()
+    if command in ("vocabulary", "run"):
+        vocabulary.check(settings)  # not after hours of documents
     with data_session(settings):
         for name, stage in stages.items():
             if command in (name, "run"):

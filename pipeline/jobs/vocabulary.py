@@ -88,8 +88,25 @@ def languages(config: PipelineConfig) -> dict[str, str]:
     }
 
 
+def check(config: PipelineConfig) -> str:
+    """Refuse settings that no corpus fits, before any work; returns the text of `start_from`.
+
+    Raises ConfigError, InputError where that file is not a vocabulary.
+    """
+    settings = config.vocabulary
+    rules = text_rules(config)
+    vocabulary.check_user_tokens(settings.user_tokens, rules, settings.max_input_chars_per_word)
+    start = vocabulary.read_start(settings.start_from)
+    if start:
+        vocabulary.read_vocab(start.encode(), settings.start_from)
+    else:
+        vocabulary.check_vocab_size(settings.vocab_size, _leading(config))
+    return start
+
+
 def run(config: PipelineConfig) -> dict[str, Any]:
     """Run the stage or find it done; returns its manifest."""
+    start = check(config)
     upstream, upstream_manifest = current(config.root, "documents", "python -m pipeline documents")
     require_same_identity(
         upstream,
@@ -97,10 +114,6 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         documents_identity(config),
         "python -m pipeline documents",
     )
-    settings = config.vocabulary
-    rules = text_rules(config)
-    vocabulary.check_user_tokens(settings.user_tokens, rules, settings.max_input_chars_per_word)
-    start = vocabulary.read_start(settings.start_from)
     started = started_from(start)
     inputs = {"documents": upstream.fingerprint}
     generation = Generation(
@@ -108,7 +121,7 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         "vocabulary",
         fingerprint("vocabulary", identity=vocabulary_identity(config), inputs=inputs | started),
     )
-    warnings = accent_warnings(rules, languages(config).values())
+    warnings = accent_warnings(text_rules(config), languages(config).values())
     with Stage(generation) as stage:
         if stage.manifest is not None:
             return stage.manifest
@@ -296,6 +309,11 @@ def train_unit(plan: Plan, unit: Mapping[str, Any]) -> dict[str, Any]:
     return facts
 
 
+def _leading(config: PipelineConfig) -> list[str]:
+    settings = config.vocabulary
+    return [*vocabulary.leading_entries(settings.layout), *settings.user_tokens]
+
+
 def _train(config: PipelineConfig, counts: pa.Table, start: str) -> TrainedVocabulary:
     settings = config.vocabulary
     rules = text_rules(config)
@@ -317,7 +335,7 @@ def _train(config: PipelineConfig, counts: pa.Table, start: str) -> TrainedVocab
     return vocabulary.train_wordpiece(
         counts,
         vocab_size=settings.vocab_size,
-        leading=[*vocabulary.leading_entries(settings.layout), *settings.user_tokens],
+        leading=_leading(config),
         min_pair_count=settings.least_pair_count,
         alphabet_limit=settings.alphabet_limit,
         alphabet_coverage=settings.alphabet_coverage,

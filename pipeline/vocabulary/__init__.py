@@ -8,6 +8,7 @@ from pipeline.vocabulary.files import build_tokenizer, read_start, read_vocab, v
 from pipeline.vocabulary.layout import (
     SPECIAL_TOKENS,
     check_user_tokens,
+    check_vocab_size,
     leading_entries,
     pad_entries,
     required_characters,
@@ -24,6 +25,7 @@ __all__ = [
     "TrainedVocabulary",
     "build_tokenizer",
     "check_user_tokens",
+    "check_vocab_size",
     "count_by_source",
     "count_words",
     "extend_vocabulary",

@@ -49,6 +49,15 @@ def pad_entries(entries: Sequence[str], multiple: int) -> list[str]:
     return [*entries, *(f"[unused{first + more}]" for more in range(-len(entries) % multiple))]
 
 
+def check_vocab_size(vocab_size: int, leading: Sequence[str]) -> None:
+    """Raise ConfigError where the entries that must stand first leave no room for any other."""
+    if vocab_size <= len(leading):
+        raise ConfigError(
+            f"vocabulary.vocab_size = {vocab_size}: vocabulary.layout and user_tokens alone are"
+            f" {len(leading)} entries; raise it"
+        )
+
+
 def required_characters(rules: TextRules) -> str:
     """Return the printable ASCII characters of normalised text: no capitals where it has none."""
     return "".join(dict.fromkeys(rules.normalizer().normalize_str(PRINTABLE_ASCII)))

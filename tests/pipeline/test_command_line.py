@@ -101,6 +101,29 @@ def test_a_bad_flag_ends_with_2_and_names_it(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        (
+            'layout = "bert"\nvocab_size = 104',
+            "vocab_size = 104: vocabulary.layout and user_tokens alone are 104",
+        ),
+        ('user_tokens = ["New York"]', "user_tokens: 'New York': text gives 'new york'"),
+        ('start_from = "absent.txt"\nnew_entries = 1', "start_from = absent.txt: no such file"),
+    ],
+)
+def test_a_vocabulary_no_corpus_fits_is_refused_before_the_documents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, part: str
+) -> None:
+    (tmp_path / "c.txt").write_text("A document.\n\nAnother.\n")
+    source = f'[[documents.sources]]\nname = "c"\nformat = "text"\npath = "{tmp_path}/c.txt"'
+    head = f'root = "{tmp_path}/run"\n{source}\n[vocabulary]\n'
+    code, out, err = run_here(["run", "--config", toml(tmp_path, head + text)], capsys)
+    assert (code, out) == (2, "")
+    assert part in err and err.count("\n") == 1
+    assert not (tmp_path / "run" / "documents").exists()
+
+
 @pytest.mark.parametrize("argv", [["documint"], ["--config", "x"]])
 def test_an_unknown_command_ends_with_2_and_the_usage(
     capsys: pytest.CaptureFixture[str], argv: list[str]
