@@ -2,8 +2,9 @@
 
 A step is forward, backward and AdamW (fused for both) at the published dropout of 0.1. Ours and
 the twin (attn_implementation="sdpa") have a process of two threads each and take turns, step by
-step. Printed are medians, and model FLOP utilisation: the arithmetic that the real tokens need,
-beside a matrix product that is measured between the steps.
+step. Both keep the memory they free (trainer/freed_memory.py), as a training worker of ours does;
+with --malloc-defaults neither does. Printed are medians, and model FLOP utilisation: the arithmetic
+that the real tokens need, beside a matrix product that is measured between the steps.
 
 It needs torch alone: without transformers the twin is left out. On a CUDA device it measures
 BERT-Base and -Large there instead, see _models_cuda.py.
@@ -16,6 +17,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
+import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +37,7 @@ from tests.benchmarks._model_steps import (
     our_step,
     their_step,
 )
+from trainer.freed_memory import keep_freed_memory
 
 THREADS = 2
 _PRODUCT = 2_048
@@ -73,8 +76,10 @@ def product_seconds(precision: Precision) -> float:
     return time.perf_counter() - started
 
 
-def serve(pipe: Connection, side: str, case: Case) -> None:
-    """Be one side: answer each request with the seconds it took."""
+def serve(pipe: Connection, side: str, case: Case, keep: bool) -> None:
+    """Be one side: answer each request with the seconds it took, or with its peak memory."""
+    if keep and not keep_freed_memory():
+        raise SystemExit("no glibc, so freed memory cannot be kept: use --malloc-defaults")
     torch.set_num_threads(THREADS)
     batch, cpu = make_batch(case.rows, case.length, full=case.full), torch.device("cpu")
     if side == "ours":
@@ -88,17 +93,20 @@ def serve(pipe: Connection, side: str, case: Case) -> None:
         if request == "product":
             pipe.send(min(product_seconds(case.precision) for _ in range(3)))
             continue
+        if request == "peak":
+            pipe.send(1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+            continue
         started = time.perf_counter()
         step()
         pipe.send(time.perf_counter() - started)
 
 
 @contextlib.contextmanager
-def process_of(side: str, case: Case) -> Iterator[Callable[[str], float]]:
-    """Yield a function that has one side do a request and returns its seconds."""
+def process_of(side: str, case: Case, keep: bool) -> Iterator[Callable[[str], float]]:
+    """Yield a function that has one side do a request and returns its answer."""
     context = get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(theirs, side, case), daemon=True)
+    process = context.Process(target=serve, args=(theirs, side, case, keep), daemon=True)
     process.start()
     theirs.close()
     ours.recv()
@@ -112,20 +120,22 @@ def process_of(side: str, case: Case) -> Iterator[Callable[[str], float]]:
     process.join()
 
 
-def measure(name: str, rounds: int) -> dict[str, Any]:
+def measure(name: str, rounds: int, *, keep: bool) -> dict[str, Any]:
     case = CASES[name]
     batch = make_batch(case.rows, case.length, full=case.full)
     our_times, their_times, products = [], [], []
     with contextlib.ExitStack() as stack:
-        ours = stack.enter_context(process_of("ours", case))
+        ours = stack.enter_context(process_of("ours", case, keep))
         theirs = None
         if importlib.util.find_spec("transformers") is not None:
-            theirs = stack.enter_context(process_of("theirs", case))
+            theirs = stack.enter_context(process_of("theirs", case, keep))
         for _ in range(rounds):
             our_times.append(ours("step"))
             if theirs is not None:
                 their_times.append(theirs("step"))
             products.append(ours("product"))
+        our_peak = ours("peak")
+        their_peak = theirs("peak") if theirs is not None else 0.0
     seconds = statistics.median(our_times)
     peak = 2.0 * _PRODUCT**3 / statistics.median(products)
     result: dict[str, Any] = {
@@ -134,10 +144,16 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
         "tokens_per_second": batch.input_ids.size / seconds,
         "mfu": model_flops(case.size, batch) / seconds / peak,
         "product_gflops": peak / 1e9,
+        "peak_resident_gb": our_peak / 1e9,
     }
     if their_times:
         twin = statistics.median(their_times)
-        result |= {"twin_step_ms": 1e3 * twin, "ratio": twin / seconds, "goal": case.goal}
+        result |= {
+            "twin_step_ms": 1e3 * twin,
+            "twin_peak_resident_gb": their_peak / 1e9,
+            "ratio": twin / seconds,
+            "goal": case.goal,
+        }
     return result
 
 
@@ -145,13 +161,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument(
+        "--malloc-defaults", action="store_true", help="neither side keeps the memory it frees"
+    )
     arguments = parser.parse_args()
     if torch.cuda.is_available():
         results = _models_cuda.measure(arguments.rounds)
     else:
         results = []
+        keep = not arguments.malloc_defaults
+        print("freed memory: kept by both sides" if keep else "freed memory: glibc's defaults")
         for name in arguments.cases or CASES:
-            results.append(measure(name, arguments.rounds))
+            results.append(measure(name, arguments.rounds, keep=keep))
             _models_cuda.print_result(results[-1])
     folder = Path("runs/bench")
     folder.mkdir(parents=True, exist_ok=True)
