@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
+import os
 import resource
 import statistics
 import time
@@ -37,7 +38,7 @@ from tests.benchmarks._model_steps import (
     our_step,
     their_step,
 )
-from trainer.freed_memory import keep_freed_memory
+from trainer.freed_memory import KEEP_FREED_MEMORY
 
 THREADS = 2
 _PRODUCT = 2_048
@@ -76,10 +77,8 @@ def product_seconds(precision: Precision) -> float:
     return time.perf_counter() - started
 
 
-def serve(pipe: Connection, side: str, case: Case, keep: bool) -> None:
+def serve(pipe: Connection, side: str, case: Case) -> None:
     """Be one side: answer each request with the seconds it took, or with its peak memory."""
-    if keep and not keep_freed_memory():
-        raise SystemExit("no glibc, so freed memory cannot be kept: use --malloc-defaults")
     torch.set_num_threads(THREADS)
     batch, cpu = make_batch(case.rows, case.length, full=case.full), torch.device("cpu")
     if side == "ours":
@@ -102,11 +101,11 @@ def serve(pipe: Connection, side: str, case: Case, keep: bool) -> None:
 
 
 @contextlib.contextmanager
-def process_of(side: str, case: Case, keep: bool) -> Iterator[Callable[[str], float]]:
+def process_of(side: str, case: Case) -> Iterator[Callable[[str], float]]:
     """Yield a function that has one side do a request and returns its answer."""
     context = get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(theirs, side, case, keep), daemon=True)
+    process = context.Process(target=serve, args=(theirs, side, case), daemon=True)
     process.start()
     theirs.close()
     ours.recv()
@@ -120,15 +119,15 @@ def process_of(side: str, case: Case, keep: bool) -> Iterator[Callable[[str], fl
     process.join()
 
 
-def measure(name: str, rounds: int, *, keep: bool) -> dict[str, Any]:
+def measure(name: str, rounds: int) -> dict[str, Any]:
     case = CASES[name]
     batch = make_batch(case.rows, case.length, full=case.full)
     our_times, their_times, products = [], [], []
     with contextlib.ExitStack() as stack:
-        ours = stack.enter_context(process_of("ours", case, keep))
+        ours = stack.enter_context(process_of("ours", case))
         theirs = None
         if importlib.util.find_spec("transformers") is not None:
-            theirs = stack.enter_context(process_of("theirs", case, keep))
+            theirs = stack.enter_context(process_of("theirs", case))
         for _ in range(rounds):
             our_times.append(ours("step"))
             if theirs is not None:
@@ -169,10 +168,13 @@ def main() -> None:
         results = _models_cuda.measure(arguments.rounds)
     else:
         results = []
-        keep = not arguments.malloc_defaults
-        print("freed memory: kept by both sides" if keep else "freed memory: glibc's defaults")
+        if arguments.malloc_defaults:
+            print("freed memory: glibc's defaults on both sides", flush=True)
+        else:
+            print("freed memory: kept by both sides", flush=True)
+            os.environ.update(KEEP_FREED_MEMORY)
         for name in arguments.cases or CASES:
-            results.append(measure(name, arguments.rounds, keep=keep))
+            results.append(measure(name, arguments.rounds))
             _models_cuda.print_result(results[-1])
     folder = Path("runs/bench")
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import pytest
+
+from trainer.freed_memory import KEEP_FREED_MEMORY
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
 
 # Blocks as large as tensors: 4 to 96 MiB, both sides of the 64 MiB heap of a thread.
 _PROGRAM = """
 import resource, sys, threading
-from trainer.freed_memory import keep_freed_memory
 
 def step():
     blocks = [bytearray(size << 20) for size in (4, 24, 40, 96)]
@@ -21,8 +24,6 @@ def step():
         block[::4096] = bytes(len(block) // 4096)
 
 def run():
-    if sys.argv[1] == "kept":
-        assert keep_freed_memory()
     step()
     step()
     before = resource.getrusage(resource.RUSAGE_SELF)
@@ -31,7 +32,7 @@ def run():
     after = resource.getrusage(resource.RUSAGE_SELF)
     print((after.ru_minflt - before.ru_minflt) / 5, before.ru_maxrss, after.ru_maxrss)
 
-if sys.argv[2] == "thread":  # as Ray Train runs a worker's training
+if sys.argv[1] == "thread":  # as Ray Train runs a worker's training
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
@@ -40,10 +41,12 @@ else:
 """
 
 
-def measured(memory: str, where: str) -> tuple[float, int, int]:
+def measured(where: str, environment: Mapping[str, str]) -> tuple[float, int, int]:
     """Return (page faults a step, highest resident KiB after two steps, and after seven)."""
-    command = [sys.executable, "-c", _PROGRAM, memory, where]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", _PROGRAM, where]
+    done = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=True
+    )
     faults, before, after = done.stdout.split()
     return float(faults), int(before), int(after)
 
@@ -53,8 +56,8 @@ def test_blocks_freed_in_one_step_serve_the_next_and_resident_memory_does_not_gr
     where: str,
 ) -> None:
     # A step writes to 41,984 pages.
-    faults, before, after = measured("kept", where)
+    faults, before, after = measured(where, KEEP_FREED_MEMORY)
     assert faults < 1_000
     assert after - before < 16 << 10
-    given_back, _, _ = measured("given back", where)
+    given_back, _, _ = measured(where, {})
     assert given_back > 20_000

@@ -27,6 +27,7 @@ from pipeline.storage import absolute_uri, arrow_filesystem
 from trainer.cluster.failure_policy import LastingFailures
 from trainer.cluster.worker import train_worker
 from trainer.config import TrainerConfig
+from trainer.freed_memory import KEEP_FREED_MEMORY
 from trainer.journal import read_journal
 from trainer.phases import Source
 from trainer.run_plan import open_sources, require_data, step_plan
@@ -89,6 +90,8 @@ def _fit(
             storage_filesystem=filesystem,
             failure_config=FailureConfig(max_failures=training.max_restarts),
             callbacks=[LastingFailures()],
+            # On a GPU the tensors are not glibc's.
+            worker_runtime_env={} if use_gpu else {"env_vars": dict(KEEP_FREED_MEMORY)},
         ),
     )
     trainer.fit()

@@ -8,7 +8,6 @@ import ray.train
 import ray.train.torch
 from torch import distributed as dist
 
-from trainer.freed_memory import keep_freed_memory
 from trainer.pretrain import pretrain
 from trainer.ranks import Worker
 
@@ -22,6 +21,4 @@ def train_worker(settings: dict[str, Any]) -> None:
         device=ray.train.torch.get_device(),
         group=dist.group.WORLD,
     )
-    if worker.device.type == "cpu":
-        keep_freed_memory()
     pretrain(settings["config"], settings["generation"], settings["sources"], worker)
