@@ -4,7 +4,8 @@ A step is forward, backward and AdamW (fused for both) at the published dropout 
 the twin (attn_implementation="sdpa") have a process of two threads each and take turns, step by
 step. Both keep the memory they free (trainer/freed_memory.py), as a training worker of ours does;
 with --malloc-defaults neither does. Printed are medians, and model FLOP utilisation: the arithmetic
-that the real tokens need, beside a matrix product that is measured between the steps.
+that the real tokens need, beside a matrix product that is measured between the steps. The ratio of
+the processor seconds is what to go by where other work shares the machine.
 
 It needs torch alone: without transformers the twin is left out. On a CUDA device it measures
 BERT-Base and -Large there instead, see _models_cuda.py.
@@ -78,7 +79,7 @@ def product_seconds(precision: Precision) -> float:
 
 
 def serve(pipe: Connection, side: str, case: Case) -> None:
-    """Be one side: answer each request with the seconds it took, or with its peak memory."""
+    """Be one side: answer requests with seconds, the processor's seconds so far or peak bytes."""
     torch.set_num_threads(THREADS)
     batch, cpu = make_batch(case.rows, case.length, full=case.full), torch.device("cpu")
     if side == "ours":
@@ -94,6 +95,9 @@ def serve(pipe: Connection, side: str, case: Case) -> None:
             continue
         if request == "peak":
             pipe.send(1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+            continue
+        if request == "processor":
+            pipe.send(time.process_time())
             continue
         started = time.perf_counter()
         step()
@@ -122,20 +126,21 @@ def process_of(side: str, case: Case) -> Iterator[Callable[[str], float]]:
 def measure(name: str, rounds: int) -> dict[str, Any]:
     case = CASES[name]
     batch = make_batch(case.rows, case.length, full=case.full)
-    our_times, their_times, products = [], [], []
+    products = []
+    times: dict[str, list[float]] = {"ours": [], "theirs": []}
+    processor: dict[str, list[float]] = {"ours": [], "theirs": []}
     with contextlib.ExitStack() as stack:
-        ours = stack.enter_context(process_of("ours", case))
-        theirs = None
+        sides = {"ours": stack.enter_context(process_of("ours", case))}
         if importlib.util.find_spec("transformers") is not None:
-            theirs = stack.enter_context(process_of("theirs", case))
+            sides["theirs"] = stack.enter_context(process_of("theirs", case))
         for _ in range(rounds):
-            our_times.append(ours("step"))
-            if theirs is not None:
-                their_times.append(theirs("step"))
-            products.append(ours("product"))
-        our_peak = ours("peak")
-        their_peak = theirs("peak") if theirs is not None else 0.0
-    seconds = statistics.median(our_times)
+            for side, ask in sides.items():
+                before = ask("processor")
+                times[side].append(ask("step"))
+                processor[side].append(ask("processor") - before)
+            products.append(sides["ours"]("product"))
+        peaks = {side: ask("peak") for side, ask in sides.items()}
+    seconds = statistics.median(times["ours"])
     peak = 2.0 * _PRODUCT**3 / statistics.median(products)
     result: dict[str, Any] = {
         "case": name,
@@ -143,14 +148,16 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
         "tokens_per_second": batch.input_ids.size / seconds,
         "mfu": model_flops(case.size, batch) / seconds / peak,
         "product_gflops": peak / 1e9,
-        "peak_resident_gb": our_peak / 1e9,
+        "peak_resident_gb": peaks["ours"] / 1e9,
     }
-    if their_times:
-        twin = statistics.median(their_times)
+    if "theirs" in sides:
+        twin = statistics.median(times["theirs"])
         result |= {
             "twin_step_ms": 1e3 * twin,
-            "twin_peak_resident_gb": their_peak / 1e9,
+            "twin_peak_resident_gb": peaks["theirs"] / 1e9,
             "ratio": twin / seconds,
+            "processor_ratio": statistics.median(processor["theirs"])
+            / statistics.median(processor["ours"]),
             "goal": case.goal,
         }
     return result
@@ -168,6 +175,8 @@ def main() -> None:
         results = _models_cuda.measure(arguments.rounds)
     else:
         results = []
+        # Threads that spin while they wait would take what other work needs, and count as work.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         if arguments.malloc_defaults:
             print("freed memory: glibc's defaults on both sides", flush=True)
         else:
