@@ -86,8 +86,7 @@ def serve(pipe: Connection, side: str, case: Case) -> None:
         step = our_step(case.size, batch, case.precision, cpu)
     else:
         step = their_step(case.size, batch, case.length, case.twin_precision, cpu)
-    for _ in range(2):
-        step()
+    step()  # which makes the optimizer's state
     pipe.send(0.0)
     while (request := pipe.recv()) != "end":
         if request == "product":
