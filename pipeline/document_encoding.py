@@ -66,7 +66,8 @@ def _originals(keys: pa.StringArray, hashes: NDArray[np.uint64]) -> NDArray[np.u
     numbers = np.asarray(texts.indices)
     lowest = np.full(len(texts.dictionary), np.iinfo(np.uint64).max, np.uint64)
     np.minimum.at(lowest, numbers, hashes)
-    return lowest[numbers]
+    originals: NDArray[np.uint64] = lowest[numbers]
+    return originals
 
 
 def encode_documents(

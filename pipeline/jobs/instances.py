@@ -80,7 +80,7 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         "instances",
         fingerprint("instances", identity=instances_identity(config), inputs=inputs),
     )
-    with Stage(generation) as stage:
+    with Stage(generation, repairs=True) as stage:
         if stage.manifest is not None:
             return stage.manifest
         plan = Plan(generation, texts, words, config)

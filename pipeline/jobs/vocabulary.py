@@ -122,7 +122,7 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         fingerprint("vocabulary", identity=vocabulary_identity(config), inputs=inputs | started),
     )
     warnings = accent_warnings(text_rules(config), languages(config).values())
-    with Stage(generation) as stage:
+    with Stage(generation, repairs=True) as stage:
         if stage.manifest is not None:
             return stage.manifest
         for warning in warnings:
