@@ -49,6 +49,7 @@ def ours(config: TrainerConfig, steps: int, evaluations: int, output: Path) -> N
             log_steps=_LOG_STEPS,
         ),
         evaluation=dataclasses.replace(config.evaluation, every_steps=every),
+        schedule=dataclasses.replace(config.schedule, warmup_steps=_warmup(config, steps)),
     )
     instances = open_instances(config)
     generation = training_generation(config, instances)
@@ -119,7 +120,7 @@ def theirs(config: TrainerConfig, steps: int, evaluations: int, output: Path) ->
         adam_beta2=config.optimizer.betas[1],
         weight_decay=config.optimizer.weight_decay,
         max_grad_norm=config.optimizer.clip_norm,
-        warmup_steps=min(config.schedule.warmup_steps, steps),
+        warmup_steps=_warmup(config, steps),
         lr_scheduler_type="linear",
         save_strategy="no",
         logging_steps=every,
@@ -141,6 +142,10 @@ def theirs(config: TrainerConfig, steps: int, evaluations: int, output: Path) ->
 def _interval(steps: int, evaluations: int) -> int:
     """Return the steps between evaluations, a multiple of those between records."""
     return max(steps // evaluations // _LOG_STEPS, 1) * _LOG_STEPS
+
+
+def _warmup(config: TrainerConfig, steps: int) -> int:
+    return min(config.schedule.warmup_steps, steps // 2)
 
 
 def _their_model(config: TrainerConfig, instances: InstanceSet) -> Any:

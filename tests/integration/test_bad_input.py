@@ -73,6 +73,30 @@ def test_a_corpus_that_gives_no_instances_is_refused(
     assert not (tmp_path / "run/instances/current.json").exists()
 
 
+def test_documents_that_are_all_held_out_are_refused_by_that_name(
+    head: Head, tmp_path: Path
+) -> None:
+    arguments = ("--config", source(tmp_path, one_document()))
+    flag = ("--documents.held_out_fraction", "0.9999")
+    ended = run("pipeline", "run", *arguments, *flag, **head.join)
+    refused(ended, "no documents to train on", "documents.held_out_fraction")
+
+
+def test_whole_words_of_a_vocabulary_without_pieces_are_refused_before_the_work(
+    head: Head, tmp_path: Path
+) -> None:
+    start = tmp_path / "words.txt"
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = [*special, "first", "second", *(f"word{number}" for number in range(57))]
+    start.write_text("".join(f"{word}\n" for word in words))
+    config = source(tmp_path, "first second.\nsecond first.\n\nfirst.\nsecond.\n")
+    continued = ("--vocabulary.start_from", str(start), "--vocabulary.new_entries", "0")
+    flags = (*continued, "--vocabulary.vocab_size", "64", "--masking.unit", "whole_word")
+    ended = run("pipeline", "run", "--config", config, *flags, **head.join)
+    refused(ended, "masking.unit = 'whole_word': the vocabulary has no ## pieces", code=2)
+    assert not list((tmp_path / "run/instances").rglob("*.arrow"))
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
