@@ -22,7 +22,7 @@ demo: install
 test: install
 	$(BIN)/python -m pytest
 
-# Ten faults in a row; it needs the right to mount a small file system.
+# Ten faults in a row (needs the right to mount a small file system), drained and added nodes.
 soak: install
 	$(BIN)/python -m pytest -m soak -s
 

@@ -65,6 +65,7 @@ def records_so_far(root: Path) -> list[str]:
     return journal.read_text().splitlines()
 
 
+@pytest.mark.soak
 def test_a_node_that_is_drained_is_saved_from_and_the_other_goes_on(
     undisturbed: Path, config: str, tmp_path: Path
 ) -> None:
