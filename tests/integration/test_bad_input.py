@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import Head
 from tests.integration.corpus import documents
+from tests.integration.file_systems import mounted
 from tests.integration.product import Ended, run
 from tests.integration.run_folder import contents, copy_data, current, manifest, require_whole
 
@@ -184,20 +183,6 @@ def test_a_config_of_other_shards_is_refused_by_the_trainer(undisturbed: Path, c
     refused(ended, "max_seq_length: 64 there, 48 here", "pipeline run")
     ended = run("trainer", "export", *arguments)
     refused(ended, "no training yet", "python -m trainer pretrain")
-
-
-@contextmanager
-def mounted(folder: Path, size_bytes: int) -> Iterator[Path]:
-    """A file system of its own in memory; skips where that takes rights this user has not."""
-    folder.mkdir()
-    mount = shutil.which("mount")
-    options = ("-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder))
-    if mount is None or subprocess.run([mount, *options], capture_output=True).returncode != 0:
-        pytest.skip("mounting a file system takes more rights than this user has")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_stops_the_run_and_keeps_what_is_committed(
