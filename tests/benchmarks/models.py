@@ -2,8 +2,10 @@
 
 A step is forward, backward and AdamW (fused for both) at the published dropout of 0.1. Ours and
 the twin (attn_implementation="sdpa") have a process of two threads each and take turns, step by
-step. Printed are medians, and model FLOP utilisation: the arithmetic that the real tokens need,
-beside a matrix product that is measured between the steps.
+step. Both keep the memory they free (trainer/freed_memory.py), as a training worker of ours does;
+with --malloc-defaults neither does. Printed are medians, and model FLOP utilisation: the arithmetic
+that the real tokens need, beside a matrix product that is measured between the steps. The ratio of
+the processor seconds is what to go by where other work shares the machine.
 
 It needs torch alone: without transformers the twin is left out. On a CUDA device it measures
 BERT-Base and -Large there instead, see _models_cuda.py.
@@ -16,6 +18,8 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
+import os
+import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +39,7 @@ from tests.benchmarks._model_steps import (
     our_step,
     their_step,
 )
+from trainer.freed_memory import KEEP_FREED_MEMORY
 
 THREADS = 2
 _PRODUCT = 2_048
@@ -74,19 +79,24 @@ def product_seconds(precision: Precision) -> float:
 
 
 def serve(pipe: Connection, side: str, case: Case) -> None:
-    """Be one side: answer each request with the seconds it took."""
+    """Be one side: answer requests with seconds, the processor's seconds so far or peak bytes."""
     torch.set_num_threads(THREADS)
     batch, cpu = make_batch(case.rows, case.length, full=case.full), torch.device("cpu")
     if side == "ours":
         step = our_step(case.size, batch, case.precision, cpu)
     else:
         step = their_step(case.size, batch, case.length, case.twin_precision, cpu)
-    for _ in range(2):
-        step()
+    step()  # which makes the optimizer's state
     pipe.send(0.0)
     while (request := pipe.recv()) != "end":
         if request == "product":
             pipe.send(min(product_seconds(case.precision) for _ in range(3)))
+            continue
+        if request == "peak":
+            pipe.send(1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+            continue
+        if request == "processor":
+            pipe.send(time.process_time())
             continue
         started = time.perf_counter()
         step()
@@ -95,7 +105,7 @@ def serve(pipe: Connection, side: str, case: Case) -> None:
 
 @contextlib.contextmanager
 def process_of(side: str, case: Case) -> Iterator[Callable[[str], float]]:
-    """Yield a function that has one side do a request and returns its seconds."""
+    """Yield a function that has one side do a request and returns its answer."""
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs, side, case), daemon=True)
@@ -115,18 +125,21 @@ def process_of(side: str, case: Case) -> Iterator[Callable[[str], float]]:
 def measure(name: str, rounds: int) -> dict[str, Any]:
     case = CASES[name]
     batch = make_batch(case.rows, case.length, full=case.full)
-    our_times, their_times, products = [], [], []
+    products = []
+    times: dict[str, list[float]] = {"ours": [], "theirs": []}
+    processor: dict[str, list[float]] = {"ours": [], "theirs": []}
     with contextlib.ExitStack() as stack:
-        ours = stack.enter_context(process_of("ours", case))
-        theirs = None
+        sides = {"ours": stack.enter_context(process_of("ours", case))}
         if importlib.util.find_spec("transformers") is not None:
-            theirs = stack.enter_context(process_of("theirs", case))
+            sides["theirs"] = stack.enter_context(process_of("theirs", case))
         for _ in range(rounds):
-            our_times.append(ours("step"))
-            if theirs is not None:
-                their_times.append(theirs("step"))
-            products.append(ours("product"))
-    seconds = statistics.median(our_times)
+            for side, ask in sides.items():
+                before = ask("processor")
+                times[side].append(ask("step"))
+                processor[side].append(ask("processor") - before)
+            products.append(sides["ours"]("product"))
+        peaks = {side: ask("peak") for side, ask in sides.items()}
+    seconds = statistics.median(times["ours"])
     peak = 2.0 * _PRODUCT**3 / statistics.median(products)
     result: dict[str, Any] = {
         "case": name,
@@ -134,10 +147,18 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
         "tokens_per_second": batch.input_ids.size / seconds,
         "mfu": model_flops(case.size, batch) / seconds / peak,
         "product_gflops": peak / 1e9,
+        "peak_resident_gb": peaks["ours"] / 1e9,
     }
-    if their_times:
-        twin = statistics.median(their_times)
-        result |= {"twin_step_ms": 1e3 * twin, "ratio": twin / seconds, "goal": case.goal}
+    if "theirs" in sides:
+        twin = statistics.median(times["theirs"])
+        result |= {
+            "twin_step_ms": 1e3 * twin,
+            "twin_peak_resident_gb": peaks["theirs"] / 1e9,
+            "ratio": twin / seconds,
+            "processor_ratio": statistics.median(processor["theirs"])
+            / statistics.median(processor["ours"]),
+            "goal": case.goal,
+        }
     return result
 
 
@@ -145,11 +166,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument(
+        "--malloc-defaults", action="store_true", help="neither side keeps the memory it frees"
+    )
     arguments = parser.parse_args()
     if torch.cuda.is_available():
         results = _models_cuda.measure(arguments.rounds)
     else:
         results = []
+        # Threads that spin while they wait would take what other work needs, and count as work.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        if arguments.malloc_defaults:
+            print("freed memory: glibc's defaults on both sides", flush=True)
+        else:
+            print("freed memory: kept by both sides", flush=True)
+            os.environ.update(KEEP_FREED_MEMORY)
         for name in arguments.cases or CASES:
             results.append(measure(name, arguments.rounds))
             _models_cuda.print_result(results[-1])

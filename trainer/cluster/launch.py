@@ -28,6 +28,7 @@ from trainer.cluster.failure_policy import LastingFailures
 from trainer.cluster.notices import StopNotices
 from trainer.cluster.worker import train_worker
 from trainer.config import TrainerConfig
+from trainer.freed_memory import KEEP_FREED_MEMORY
 from trainer.journal import read_journal
 from trainer.phases import Source
 from trainer.run_plan import open_sources, require_data, step_plan
@@ -91,6 +92,8 @@ def _fit(
             storage_filesystem=filesystem,
             failure_config=FailureConfig(max_failures=training.max_restarts),
             callbacks=[LastingFailures(), StopNotices()],
+            # On a GPU the tensors are not glibc's.
+            worker_runtime_env={} if use_gpu else {"env_vars": dict(KEEP_FREED_MEMORY)},
         ),
     )
     trainer.fit()

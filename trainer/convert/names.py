@@ -18,6 +18,9 @@ from pipeline.errors import InputError
 _PREFIXES = ("module.", "_orig_mod.")
 # LayerNorm as TensorFlow named it, in files of the first years.
 _OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
+# What weights are kept in. Eight-bit floats are not among them: without their scales, which lie in
+# other tensors, they are not the weights.
+_REAL = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 # Most names that one message lists.
 _SHOWN = 20
 
@@ -107,8 +110,9 @@ def to_ours(
     """Return the twin's tensors, by plain names, under ours, with the `shapes` of our model.
 
     Raises InputError that names every missing and every unexpected tensor, every tensor of
-    another shape, a quantised or sparse one, one without values or with some that are not finite,
-    copies that differ, and a decoder that is not tied to the embeddings.
+    another shape or of a dtype that holds no plain real numbers, a sparse one, one without values
+    or with some that are not finite, copies that differ, and a decoder that is not tied to the
+    embeddings.
     """
     missing = sorted(twin.names - theirs.keys())
     unexpected = sorted(theirs.keys() - twin.names - twin.tied.keys() - twin.ignored)
@@ -143,17 +147,23 @@ def _require_shapes(
                 for name in names
                 if list(theirs[name].shape) != expected
             ]
-            quantised = next((name for name in names if not theirs[name].is_floating_point()), None)
-            if quantised:
-                raise InputError(
-                    f"{quantised} is of {theirs[quantised].dtype}: quantised weights cannot be "
-                    "trained; import the checkpoint that they were made from"
-                )
+            for name in names:
+                _require_real(name, theirs[name].dtype)
     if wrong:
         raise InputError(
             f"config.json and the tensors disagree: {listed(wrong, '; ')}: one of the two belongs "
             "to another model"
         )
+
+
+def _require_real(name: str, dtype: torch.dtype) -> None:
+    if dtype in _REAL:
+        return
+    if dtype == torch.bool or dtype.is_complex:
+        what = "weights are real numbers; the file holds something else under this name"
+    else:
+        what = "quantised weights cannot be trained; import the checkpoint that they were made from"
+    raise InputError(f"{name} is of {dtype}: {what}")
 
 
 def _require_finite(tensors: Mapping[str, Tensor]) -> None:
