@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONFIG := deploy/runs/demo.toml
 
-.PHONY: install demo test check bench s3 lock clean
+.PHONY: install demo test soak check bench s3 lock clean
 
 install: $(VENV)/.installed
 
@@ -21,6 +21,10 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest
+
+# Ten faults in a row (needs the right to mount a small file system), drained and added nodes.
+soak: install
+	$(BIN)/python -m pytest -m soak -s
 
 check: install
 	$(BIN)/ruff format --check .

@@ -9,7 +9,14 @@ from typing import Any
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from pipeline.commit import MANIFEST, RUN_REPORT, Generation, parse_marker, read_pointer
+from pipeline.commit import (
+    MANIFEST,
+    RUN_REPORT,
+    Generation,
+    objects_of,
+    parse_marker,
+    read_pointer,
+)
 from pipeline.contract import DOCUMENT_SCHEMA, METRICS_JSONL, ObjectEntry, ShardEntry
 from pipeline.errors import ClozelineError, CorruptError, InputError
 from pipeline.instance_set import InstanceSet
@@ -60,7 +67,7 @@ def check(uri: str) -> Iterator[tuple[str, list[str]]]:
             continue
         if pointer:
             nothing = False
-            yield pointer[0].prefix, list(faults(pointer[0]))
+            yield pointer[0].prefix, [*faults(pointer[0]), *_missing_inputs(pointer[0])]
         elif _finished(root, stage):
             nothing = False
             yield name, [f"{root}/{name}: missing beside finished work; {_AGAIN}"]
@@ -68,7 +75,7 @@ def check(uri: str) -> Iterator[tuple[str, list[str]]]:
         raise _nothing_at(uri)
 
 
-_AGAIN = "run the stage again, which finds that work done and writes it"
+_AGAIN = "run the stage again, which finds the work that is done and writes it"
 
 
 def _nothing_at(uri: str) -> InputError:
@@ -116,7 +123,8 @@ def faults(generation: Generation) -> Iterator[str]:
         "export": _object_faults,
     }
     yield from checks[generation.stage](generation, manifest)
-    yield from _marker_faults(generation)
+    if generation.stage not in ("training", "export"):
+        yield from _marker_faults(generation, manifest)
     try:
         if read_run_report(generation) is None:
             yield f"{RUN_REPORT}: missing or damaged; time and memory of this stage are not known"
@@ -124,14 +132,47 @@ def faults(generation: Generation) -> Iterator[str]:
         yield str(error)
 
 
-def _marker_faults(generation: Generation) -> Iterator[str]:
-    """Yield damaged markers: no reader needs them, a run that has lost its manifest does."""
+def _missing_inputs(generation: Generation) -> Iterator[str]:
+    """Yield what a generation was made from and the root has no longer."""
+    try:
+        manifest = generation.manifest() or {}
+    except ClozelineError:
+        return  # told already
+    for made_from in _inputs(generation, manifest):
+        if generation.storage.size(made_from.name(MANIFEST)) is None:
+            yield (
+                f"{made_from.root}/{made_from.prefix}: missing or not finished, and "
+                f"{generation.prefix} was made from it; run that stage again to have it back"
+            )
+
+
+def _inputs(generation: Generation, manifest: Mapping[str, Any]) -> list[Generation]:
+    if generation.stage == "documents":  # its inputs are sources, not stages
+        return []
+    return [Generation(generation.root, *one) for one in manifest.get("inputs", {}).items()]
+
+
+def _marker_faults(generation: Generation, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Yield damaged markers, and what neither the manifest nor a marker names.
+
+    No reader needs a marker, but a run that has lost its manifest does.
+    """
     storage = generation.storage
-    for name, _ in storage.list(generation.name("markers/")):
+    names = [name for name, _ in storage.list(f"{generation.prefix}/")]
+    known = {generation.name(name) for name in (MANIFEST, RUN_REPORT)}
+    known |= {generation.name(entry.name) for entry in objects_of(manifest)}
+    folder = generation.name("markers/")
+    for name in (one for one in names if one.startswith(folder)):
+        known.add(name)
+        unit = name.removeprefix(folder).removesuffix(".json")
         try:
-            parse_marker(storage.read(name), f"{generation.root}/{name}")
+            marker = parse_marker(storage.read(name), unit, f"{generation.root}/{name}")
         except ClozelineError as error:
             yield str(error)
+        else:
+            known |= {generation.name(entry.name) for entry in objects_of(marker["objects"])}
+    for name in sorted(set(names) - known):
+        yield f"{generation.root}/{name}: neither the manifest nor a marker names it; remove it"
 
 
 def _read(generation: Generation, entry: Mapping[str, Any]) -> tuple[bytes | None, str]:
@@ -283,6 +324,5 @@ def _wanted(root: str) -> set[str]:
                 f"{generation.root}/{generation.prefix}: has no {MANIFEST}, so what it needs is "
                 "unknown, and a current generation needs it; run its stage again"
             )
-        inputs = manifest.get("inputs", {}).items()  # of documents: sources, not stages
-        pending += [Generation(root, *one) for one in inputs if generation.stage != "documents"]
+        pending += _inputs(generation, manifest)
     return wanted

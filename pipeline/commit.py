@@ -8,7 +8,7 @@ its marker exists, written after its objects. The manifest comes when every mark
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -46,16 +46,31 @@ class Generation:
         """Return the facts of a unit that is done, None if it is not.
 
         A unit that lost an object since is not done: doing it again brings the object back.
-        Raises CorruptError if the marker itself was changed.
+        Raises CorruptError if the marker itself was changed, or an object has another size.
         """
         storage = self.storage
         name = self.name(f"markers/{unit}.json")
         if storage.size(name) is None:
             return None
-        marker = parse_marker(storage.read(name), f"{self.root}/{name}")
-        if any(storage.size(self.name(one["name"])) is None for one in marker["objects"]):
-            return None
-        return dict(marker["facts"])
+        marker = parse_marker(storage.read(name), unit, f"{self.root}/{name}")
+        return dict(marker["facts"]) if self.holds(marker["objects"]) else None
+
+    def holds(self, objects: Iterable[Mapping[str, Any]]) -> bool:
+        """Say whether the objects of these entries (ObjectEntry as JSON) are all there.
+
+        Raises CorruptError for one of another size.
+        """
+        for one in objects:
+            size = self.storage.size(self.name(one["name"]))
+            if size is None:
+                return False
+            if size != one["bytes"]:
+                raise CorruptError(
+                    f"{self.root}/{self.name(one['name'])}: {size} bytes where {one['bytes']} were "
+                    "written: cut short or overwritten; remove this file and run the command "
+                    "again, which writes it anew"
+                )
+        return True
 
     def create(self, name: str, data: bytes) -> ObjectEntry:
         """Create an object ahead of its unit's marker, which `complete` is to name it in."""
@@ -138,6 +153,19 @@ class Generation:
             self.storage.replace(name, pointer)
 
 
+def objects_of(manifest: Any) -> Iterator[ObjectEntry]:
+    """Yield every object that a manifest names, wherever in it."""
+    if isinstance(manifest, Mapping):
+        if manifest.keys() == {"name", "bytes", "sha256"}:
+            yield ObjectEntry(**manifest)
+            return
+        manifest = manifest.values()
+    elif not isinstance(manifest, list):
+        return
+    for one in manifest:
+        yield from objects_of(one)
+
+
 def parse_json(data: bytes, uri: str) -> Any:
     """Parse an object that clozeline wrote; CorruptError names it if it is not JSON."""
     try:
@@ -149,16 +177,22 @@ def parse_json(data: bytes, uri: str) -> Any:
         ) from None
 
 
-def parse_marker(data: bytes, uri: str) -> dict[str, Any]:
-    """Return what a marker says; CorruptError if it is not as it was written."""
-    marker = parse_json(data, uri)
+def parse_marker(data: bytes, unit: str, uri: str) -> dict[str, Any]:
+    """Return what a unit's marker says; CorruptError if it is not as it was written there."""
+    try:
+        marker = json.loads(data)
+    except ValueError:
+        marker = None
     digest = marker.pop("sha256", None) if isinstance(marker, dict) else None
-    if digest != sha256(canonical_json(marker)):
-        raise CorruptError(
-            f"{uri}: not the bytes that were written (their own SHA-256 differs); remove this "
-            "file and run the command again, which does its unit anew"
-        )
-    return dict(marker)
+    if marker is None or digest != sha256(canonical_json(marker)):
+        wrong = "not the bytes that were written (their own SHA-256 differs)"
+    elif marker["unit"] != unit:
+        wrong = f"is the marker of {marker['unit']}"
+    else:
+        return dict(marker)
+    raise CorruptError(
+        f"{uri}: {wrong}; remove this file and run the command again, which does its unit anew"
+    )
 
 
 def check_manifest(manifest: Any, uri: str) -> dict[str, Any]:

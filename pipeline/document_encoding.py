@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import regex
 from numpy.typing import NDArray
 
@@ -57,6 +58,18 @@ def has_word_starts(sources: Sequence[SourceConfig]) -> bool:
     return any(is_segmented(source.locale) for source in sources)
 
 
+def _originals(keys: pa.StringArray, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the lowest hash among the copies of each document, its own where it has none."""
+    if pc.all(pc.ends_with(keys, ".0"), min_count=0).as_py():
+        return hashes
+    texts = pc.replace_substring_regex(keys, r"\.\d+$", "").dictionary_encode()
+    numbers = np.asarray(texts.indices)
+    lowest = np.full(len(texts.dictionary), np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(lowest, numbers, hashes)
+    originals: NDArray[np.uint64] = lowest[numbers]
+    return originals
+
+
 def encode_documents(
     table: pa.Table, vocabulary: EncodingVocabulary, sources: Sequence[SourceConfig]
 ) -> EncodedDocuments:
@@ -66,12 +79,14 @@ def encode_documents(
     encoded = vocabulary.encoder.encode(text)
     document_offsets = np.asarray(sentences.offsets).astype(np.int64)
     document_offsets -= document_offsets[0]
+    # The first half of each, as a little-endian word.
+    hashes = hash_words(table["document_hash"])[:, 0].byteswap()
     documents = EncodedDocuments(
         ids=encoded.ids,
         sentence_offsets=encoded.offsets,
         document_offsets=document_offsets,
-        # The first half of each, as a little-endian word.
-        document_hashes=hash_words(table["document_hash"])[:, 0].byteswap(),
+        document_hashes=hashes,
+        originals=_originals(table["document_key"].combine_chunks(), hashes),
     )
     if not has_word_starts(sources):
         return documents

@@ -23,6 +23,9 @@ _CHECKED_DOCUMENTS = 10_000
 _MASK_TOLERANCE = 1 / 3
 _FEW_MASKED_TOKENS = 1_000
 
+# Share of the documents whose pairs may all have one label.
+_ALONE_SHARE = 0.01
+
 
 def require_instances(counts: Mapping[str, Any], objective: str) -> None:
     """Raise InputError where the training instances are none, or have labels of one kind only."""
@@ -38,7 +41,7 @@ def require_instances(counts: Mapping[str, Any], objective: str) -> None:
     if zeros and ones:
         return
     if objective == "nsp":
-        kind = "follow" if ones == 0 else "are random"
+        kind = "follow" if ones == 0 else "be random"
         raise InputError(
             f"instances: every pair of {counts['instances']} would {kind}: next sentence "
             f"prediction needs several documents of several sentences, there are "
@@ -100,6 +103,13 @@ def warnings_of(config: PipelineConfig, counts: Mapping[str, Any]) -> Iterator[s
         yield (
             f"{short:,} of {counts['documents']:,} documents have fewer than two sentences and "
             "make no pair: check how the sources mark documents"
+        )
+    alone = counts["documents_alone"]
+    if alone > _ALONE_SHARE * counts["documents_used"]:
+        yield (
+            f"{alone:,} of {counts['documents_used']:,} documents with pairs have no other beside "
+            "them to draw a random B from: in all their pairs B follows A; lower "
+            "documents.partitions or add text"
         )
     limit = config.masking.max_predictions_per_seq
     wanted = config.masking.probability * counts["tokens"] / counts["instances"]

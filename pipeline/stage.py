@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from pipeline.commit import RUN_REPORT, Generation
+from pipeline.commit import RUN_REPORT, Generation, objects_of
 from pipeline.contract import canonical_json
 from pipeline.errors import StorageError
 from pipeline.resources import PeakMemory
@@ -54,13 +54,17 @@ def read_run_report(generation: Generation) -> dict[str, Any] | None:
 class Stage:
     """One run of one stage: `manifest` is that of a finished generation, else None.
 
+    With `repairs` a generation that lost objects since is not finished: its units are done again.
     run_report.json adds up the attempts: seconds and requests to the store that were repeated of
     all of them, the highest memory of any.
     """
 
-    def __init__(self, generation: Generation) -> None:
+    def __init__(self, generation: Generation, *, repairs: bool = False) -> None:
         self.generation = generation
         self.manifest = generation.manifest()
+        if repairs and self.manifest is not None and (lost := self._lost(self.manifest)):
+            self._say(f"{len(lost)} of its objects are gone, such as {lost[0]}; making them again")
+            self.manifest = None
         self._units: dict[str, dict[str, int]] = {}
         self._storage_retries = -storage_retries()  # of this process, before this stage
         self._memory = PeakMemory()
@@ -87,6 +91,13 @@ class Stage:
     ) -> None:
         self._stop_reporting()
         self._memory.__exit__(kind, error, trace)
+
+    def _lost(self, manifest: Mapping[str, Any]) -> list[str]:
+        generation = self.generation
+        # One listing: asking for each would take minutes in an object store.
+        there = {name for name, _ in generation.storage.list(f"{generation.prefix}/")}
+        names = (entry.name for entry in objects_of(manifest))
+        return [name for name in names if generation.name(name) not in there]
 
     def _stop_reporting(self) -> None:
         self._stop.set()

@@ -72,6 +72,8 @@ def _start(folder: Path, port: int) -> tuple[subprocess.Popen[bytes], str]:
         *("-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
         *(f"-{name}={number}" for name, number in ports.items()),
         *("-master.telemetry=false", "-s3.autoCreateBucket=false"),
+        # Two catalogues that nobody here asks, each on a port of its own.
+        *("-s3.port.iceberg=0", "-s3.port.lance=0"),
         *(f"-s3.config={folder / 's3.json'}", f"-dir={folder / 'data'}"),
     ]
     with (folder / "server.log").open("ab") as log:

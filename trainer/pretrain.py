@@ -142,7 +142,9 @@ def _attempt(run: Run, failed: Failure | None) -> Failure | None:
     with ExitStack() as stack:
         recorder = None
         if fence is not None and run.metrics is not None:
-            recorder = stack.enter_context(Recorder(config, fence, progress, run.metrics))
+            recorder = stack.enter_context(
+                Recorder(config, fence, progress, run.metrics, workers=worker.world_size)
+            )
             if failed is not None:
                 recorder.rollback(progress.rollbacks[-1])
         with _loader(run, progress) as loader:
@@ -171,7 +173,8 @@ def _train(
             batches = next(loader)
             handed_out = 1
             wait_seconds = time.monotonic() - started
-            result = _update(run, model, optimizer, batches, progress.step, watch.limit)
+            request = run.worker.requests.newest()
+            result = _update(run, model, optimizer, batches, progress.step, watch.limit, request)
             handed_out = 0
             epochs = loader.plan.epochs(progress.loader or loader.plan.start(None))
             _advance(run.plan, progress, batches, result, watch)
@@ -193,7 +196,9 @@ def _train(
             if recorder:
                 # At the start of a phase too: a failure then never goes back to other data.
                 now = progress.step in run.plan.phase_starts
-                recorder.save_when_due(model, optimizer, progress, now=now)
+                urgent = result.checkpoint_asked
+                recorder.save_when_due(model, optimizer, progress, now=now, urgent=urgent)
+            run.worker.requests.answer(request)
         evaluation = _evaluate(run, model, steps)
     except DivergenceError as error:
         before = progress.loader or loader.plan.start(None)
@@ -217,6 +222,7 @@ def _update(
     batches: StepBatches,
     step: int,
     loss_limit: float,
+    request: int,
 ) -> StepResult:
     config, worker = run.config, run.worker
     return train_step(
@@ -232,6 +238,7 @@ def _update(
         device=worker.device,
         group=worker.group,
         loss_limit=loss_limit,
+        checkpoint_asked=worker.requests.is_waiting(request),
     )
 
 

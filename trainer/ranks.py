@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import distributed as dist
+
+from trainer.checkpoint_requests import CheckpointRequests
 
 # Well below the time after which a collective gives up, however that is set.
 _NOTICE_SECONDS = 20.0
@@ -22,6 +24,8 @@ class Worker:
     world_size: int
     device: torch.device
     group: dist.ProcessGroup | None
+    requests: CheckpointRequests = field(default_factory=CheckpointRequests)
+    """Checkpoints asked for on this rank."""
 
     def use_device(self) -> None:
         """Make the rank's GPU the process's own, before any collective picks the first one."""

@@ -92,8 +92,11 @@ class Recorder:
         fence: AttemptFence,
         progress: Progress,
         metrics: TrainingMetrics,
+        *,
+        workers: int,
     ) -> None:
         self._config = config
+        self._workers = workers
         self._generation = fence.generation
         self._fence = fence
         self._saver = BackgroundSaver(fence, keep=config.training.keep_checkpoints)
@@ -161,6 +164,7 @@ class Recorder:
             "sequences_seen": progress.sequences_seen,
             "step": progress.step,
             "tokens_seen": progress.tokens_seen,
+            "workers": self._workers,
             **self._window.record(),
         }
         self._journal.write(record)
@@ -216,14 +220,16 @@ class Recorder:
         progress: Progress,
         *,
         now: bool = False,
+        urgent: bool = False,
     ) -> None:
         """Start a checkpoint where `training.checkpoint_seconds` have passed since the last.
 
         One that is still being written puts it off: the other ranks would wait in a collective
         until that has ended, which takes as long as the store does. (With 0 seconds every step
-        makes one, and waits, as with `now`.)
+        makes one, and waits, as with `now`.) An `urgent` one is committed on return: who asked for
+        it may end this process at any moment, so nothing else is to compete with the writing.
         """
-        wanted = 0.0 if now else self._config.training.checkpoint_seconds
+        wanted = 0.0 if now or urgent else self._config.training.checkpoint_seconds
         if time.monotonic() - self._saved < wanted or (wanted > 0.0 and self._saver.is_busy):
             return
         # An update can leave weights that are not finite; the next step will tell, and go back.
@@ -231,6 +237,9 @@ class Recorder:
             return
         self._save(model, optimizer, progress)
         self._saved = time.monotonic()
+        if urgent:
+            self._saver.wait()
+            _log.warning("step %d: a checkpoint was asked for and is committed", progress.step)
 
     def _save(
         self, model: EncoderForPreTraining, optimizer: torch.optim.Optimizer, progress: Progress

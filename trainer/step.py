@@ -44,6 +44,8 @@ class StepResult:
     tokens: int
     grad_norm: float
     """Global norm of the gradient before clipping."""
+    checkpoint_asked: bool
+    """Whether any rank was asked for a checkpoint."""
 
     @property
     def loss(self) -> float:
@@ -78,11 +80,13 @@ def train_step(
     device: torch.device,
     group: ProcessGroup | None,
     loss_limit: float = math.inf,
+    checkpoint_asked: bool = False,
 ) -> StepResult:
     """Do update number `step` with this rank's micro-batches (there may be none).
 
-    Every rank of `group` calls it with its own micro-batches and the same other arguments; then
-    the weights stay equal to the bit. With no dropout the result does not depend on how the
+    Every rank of `group` calls it with its own micro-batches, its own `checkpoint_asked`, which is
+    reduced along with the counts, and the same other arguments; then the weights stay equal to the
+    bit. With no dropout the result does not depend on how the
     global batch is divided, but for rounding.
 
     Without a pair label in the whole step the masked LM is trained alone; the pair head keeps a
@@ -95,7 +99,9 @@ def train_step(
     where = f"step {step}"
     for batch in micro_batches:
         model.check(batch)
-    masked, pairs, sequences, tokens = _reduce_counts(micro_batches, device, group)
+    masked, pairs, sequences, tokens, asked = _reduce_counts(
+        micro_batches, checkpoint_asked, device, group
+    )
     _require_targets(where, masked)
     model.train()
     optimizer.zero_grad(set_to_none=True)
@@ -136,6 +142,7 @@ def train_step(
         sequences=sequences,
         tokens=tokens,
         grad_norm=grad_norm,
+        checkpoint_asked=asked > 0,
     )
 
 
@@ -184,16 +191,20 @@ def _counts(batch: Batch) -> tuple[int, int, int, int]:
 
 
 def _reduce_counts(
-    micro_batches: Sequence[Batch], device: torch.device, group: ProcessGroup | None
-) -> tuple[int, int, int, int]:
-    """Return masked tokens, pairs, sequences and tokens of the step over all ranks."""
-    local = np.zeros(4, dtype=np.int64)
+    micro_batches: Sequence[Batch],
+    checkpoint_asked: bool,
+    device: torch.device,
+    group: ProcessGroup | None,
+) -> tuple[int, int, int, int, int]:
+    """Return masked tokens, pairs, sequences, tokens and askers of the step over all ranks."""
+    local = np.zeros(5, dtype=np.int64)
     for batch in micro_batches:
-        local += _counts(batch)
+        local[:4] += _counts(batch)
+    local[4] = checkpoint_asked
     counts = torch.from_numpy(local).to(device)
     _reduce(counts, group)
-    masked, pairs, sequences, tokens = counts.tolist()
-    return masked, pairs, sequences, tokens
+    masked, pairs, sequences, tokens, asked = counts.tolist()
+    return masked, pairs, sequences, tokens, asked
 
 
 def _losses(

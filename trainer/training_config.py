@@ -51,7 +51,10 @@ class TrainingConfig:
     """Keep only each layer's input for the backward pass and compute the rest again: less memory,
     a third more time."""
     workers: Operational[int] = 2
-    """Data-parallel workers."""
+    """Data-parallel workers; with min_workers the most of them."""
+    min_workers: Operational[int] = 0
+    """Fewest workers to train with where the cluster has no room for all: the batch of each update
+    stays the same, so nothing but its rounding changes. 0: no fewer than workers."""
     threads_per_worker: Operational[int] = 1
     """CPUs a worker asks Ray for and computes with."""
     device: Operational[Literal["auto", "cpu", "cuda"]] = "auto"
@@ -124,12 +127,23 @@ class TrainingConfig:
             f"must be at most training.lanes = {self.lanes}",
         )
         require(
+            0 <= self.min_workers <= self.workers,
+            "training.min_workers",
+            self.min_workers,
+            f"must be from 0 to training.workers = {self.workers}",
+        )
+        require(
             self.checkpoint_seconds >= 0.0,
             "training.checkpoint_seconds",
             self.checkpoint_seconds,
             "must be >= 0",
         )
         require(self.max_restarts >= 0, "training.max_restarts", self.max_restarts, "must be >= 0")
+
+    @property
+    def least_workers(self) -> int:
+        """Fewest workers that the run may be trained by."""
+        return self.min_workers or self.workers
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,7 @@ def plan_instances(
             objective=objective,
         )
     with_tokens = kept.document_hashes.size
+    is_alone = objective == "nsp" and np.unique(kept.originals).size == 1
     tokens = int(kept.sentence_offsets[-1] - kept.sentence_offsets[0])
     return InstancePlan(
         segments=plan.segments,
@@ -72,6 +73,7 @@ def plan_instances(
             documents_used=plan.documents_used,
             documents_one_sentence=with_tokens - plan.documents_used,
             documents_empty=documents.document_hashes.size - with_tokens,
+            documents_alone=plan.documents_used if is_alone else 0,
             tokens_read=tokens * len(repetitions),
             tokens_borrowed=plan.tokens_borrowed,
             tokens_used=int((plan.segments[:, 1] - plan.segments[:, 0]).sum()),

@@ -16,14 +16,16 @@ class EncodedDocuments:
 
     `ids` uint16 or uint32 [T], without special tokens; `sentence_offsets` int64 [S + 1] into
     `ids`; `document_offsets` int64 [D + 1] into the sentences; `document_hashes` uint64 [D],
-    each document's identity for random draws; `word_starts` bool [T], where a segmenter set
-    word boundaries, else None. Sentences and documents may be empty.
+    each document's identity for random draws; `originals` uint64 [D], equal for copies of one
+    document, a document's own hash where there are none; `word_starts` bool [T], where a segmenter
+    set word boundaries, else None. Sentences and documents may be empty.
     """
 
     ids: Ids
     sentence_offsets: NDArray[np.int64]
     document_offsets: NDArray[np.int64]
     document_hashes: NDArray[np.uint64]
+    originals: NDArray[np.uint64]
     word_starts: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
@@ -31,13 +33,15 @@ class EncodedDocuments:
             raise ValueError(f"ids are {self.ids.dtype}: must be uint16 or uint32")
         check_offsets("sentence_offsets", self.sentence_offsets, self.ids.size)
         check_offsets("document_offsets", self.document_offsets, self.sentence_offsets.size - 1)
-        if self.document_hashes.dtype != np.uint64:
-            raise ValueError(f"document_hashes are {self.document_hashes.dtype}: must be uint64")
-        if self.document_hashes.size != self.document_offsets.size - 1:
-            raise ValueError(
-                f"{self.document_hashes.size} document_hashes for "
-                f"{self.document_offsets.size - 1} documents: must be one each"
-            )
+        for name in ("document_hashes", "originals"):
+            values = getattr(self, name)
+            if values.dtype != np.uint64:
+                raise ValueError(f"{name} are {values.dtype}: must be uint64")
+            if values.size != self.document_offsets.size - 1:
+                raise ValueError(
+                    f"{values.size} {name} for {self.document_offsets.size - 1} documents: "
+                    "must be one each"
+                )
         if self.word_starts is not None and self.word_starts.shape != self.ids.shape:
             raise ValueError(
                 f"{self.word_starts.size} word_starts for {self.ids.size} ids: must be one each"
@@ -58,4 +62,5 @@ class EncodedDocuments:
             ),
             document_offsets=np.append(document_offsets[:-1][used], document_offsets[-1]),
             document_hashes=self.document_hashes[used],
+            originals=self.originals[used],
         )

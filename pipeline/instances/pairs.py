@@ -43,15 +43,17 @@ def plan_pairs(
     successor with it, and one left alone at the end of its document makes no pair (counted in
     `tokens_unpaired`). So every label is a fair coin, whatever the chunk looks like.
 
-    With fewer than two documents that have tokens there is no random B: all NSP labels are 0.
+    The other document is never a copy of A's own. With fewer than two different documents that
+    have tokens there is no random B: all NSP labels are 0.
     """
     # At most one instance a sentence. Pages that are never written take no memory.
     capacity = (documents.sentence_offsets.size - 1) * len(repetitions)
     spans = np.empty((capacity, 4), dtype=np.int64)
     labels = np.empty(capacity, dtype=np.int8)
-    order = np.argsort(documents.document_hashes, kind="stable")
-    rank = np.empty_like(order)
-    rank[order] = np.arange(order.size)
+    order = np.lexsort((documents.document_hashes, documents.originals))
+    ordered = documents.originals[order]
+    first_copy = np.searchsorted(ordered, documents.originals)
+    copies = np.searchsorted(ordered, documents.originals, side="right") - first_copy
     made = used = borrowed = truncated = unpaired = 0
     for repetition in repetitions:
         counts = _plan_pairs(
@@ -59,7 +61,8 @@ def plan_pairs(
             documents.document_offsets,
             documents.document_hashes,
             order,
-            rank,
+            first_copy,
+            copies,
             key,
             np.uint32(repetition),
             np.int64(max_seq_length - _SPECIAL_TOKENS),
@@ -90,7 +93,8 @@ def _plan_pairs(
     document_offsets: NDArray[np.int64],
     document_hashes: NDArray[np.uint64],
     order: NDArray[np.int64],
-    rank: NDArray[np.int64],
+    first_copy: NDArray[np.int64],
+    copies: NDArray[np.int64],
     key: np.uint64,
     stream: np.uint32,
     max_tokens: np.int64,
@@ -101,8 +105,9 @@ def _plan_pairs(
 ) -> tuple[int, int, int, int, int]:
     """Fill `spans` (start and end of A and of B in ids) and `labels`; return the counts.
 
-    `order` lists the documents by hash and `rank` is its inverse. A document's draws are counted
-    in blocks of four words: one for its target length, then for each instance one of (split,
+    `order` lists the documents by hash, those of one text together: `first_copy` is where those of
+    a document's text begin there, `copies` how many they are. A document's draws are counted in
+    blocks of four words: one for its target length, then for each instance one of (split,
     label, other document, its first sentence) and one for every 128 tokens truncated.
     """
     instances = 0
@@ -110,7 +115,6 @@ def _plan_pairs(
     borrowed = 0
     truncated = 0
     unpaired = 0
-    others = order.size - 1
     for document in range(document_hashes.size):
         identity = document_hashes[document]
         begin = document_offsets[document]
@@ -119,6 +123,7 @@ def _plan_pairs(
             used += 1
         words = philox(key, np.uint32(0), stream, identity)
         block = np.uint32(1)
+        others = order.size - copies[document]
         target = max_tokens
         if np.uint64(words[0]) < short_threshold:
             target = 2 + np.int64(below(words[1], np.uint32(max_tokens - 1)))
@@ -133,8 +138,8 @@ def _plan_pairs(
             first_end = sentence_offsets[split]
             if not sentence_order and others > 0 and words[1] < _COIN:
                 place = np.int64(below(words[2], np.uint32(others)))
-                if place >= rank[document]:
-                    place += 1
+                if place >= first_copy[document]:
+                    place += copies[document]
                 other = order[place]
                 other_end = document_offsets[other + 1]
                 start = document_offsets[other]

@@ -33,6 +33,9 @@ class InstanceCounts:
     random B. 0 where the objective has no pairs."""
     documents_empty: int
     """Documents without any token."""
+    documents_alone: int
+    """Documents with instances under nsp that have no other document beside them to draw a random
+    B from, so that B always follows A."""
     tokens_read: int
     """Tokens of the documents."""
     tokens_borrowed: int

@@ -62,7 +62,7 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         "documents",
         fingerprint("documents", identity=documents_identity(config), inputs=inputs),
     )
-    with Stage(generation) as stage:
+    with Stage(generation, repairs=True) as stage:
         if stage.manifest is not None:
             return stage.manifest
         text_bytes = _estimate(files)

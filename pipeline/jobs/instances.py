@@ -34,6 +34,7 @@ from pipeline.jobs.vocabulary import (
     read_table,
     started_from,
 )
+from pipeline.masking import require_words, token_classes
 from pipeline.stage import Stage
 from pipeline.vocabulary import NormalizationTable, read_start, read_vocab
 
@@ -80,10 +81,11 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         "instances",
         fingerprint("instances", identity=instances_identity(config), inputs=inputs),
     )
-    with Stage(generation) as stage:
+    with Stage(generation, repairs=True) as stage:
         if stage.manifest is not None:
             return stage.manifest
         plan = Plan(generation, texts, words, config)
+        _require_words(config, words, words_manifest)
         built = run_units(
             stage,
             partial(build_unit, plan),
@@ -170,6 +172,13 @@ def set_entry(
         "max_seq_length": max_seq_length,
         "shards": [shard for one in built for shard in one["sets"][number]["shards"]],
     }
+
+
+def _require_words(config: PipelineConfig, words: Generation, manifest: Mapping[str, Any]) -> None:
+    entries = read_vocab(words.read(ObjectEntry(**manifest["objects"][VOCAB_TXT])))
+    classes = token_classes(entries, sorted(manifest["special_ids"].values()))
+    segmented = has_word_starts(config.documents.sources)
+    require_words(config.masking, classes, has_word_starts=segmented)
 
 
 @lru_cache(maxsize=1)

@@ -18,6 +18,7 @@ from pipeline.commit import Generation, current, require_same_identity
 from pipeline.config import PipelineConfig
 from pipeline.contract import ObjectEntry, canonical_json, fingerprint
 from pipeline.encoding import build_word_table
+from pipeline.errors import InputError
 from pipeline.identity import documents_identity, vocabulary_identity
 from pipeline.jobs.cluster import run_units
 from pipeline.merge import read_documents
@@ -122,12 +123,18 @@ def run(config: PipelineConfig) -> dict[str, Any]:
         fingerprint("vocabulary", identity=vocabulary_identity(config), inputs=inputs | started),
     )
     warnings = accent_warnings(text_rules(config), languages(config).values())
-    with Stage(generation) as stage:
+    with Stage(generation, repairs=True) as stage:
         if stage.manifest is not None:
             return stage.manifest
         for warning in warnings:
             Console(stderr=True, soft_wrap=True).print(f"warning: {warning}", markup=False)
         files = [file for file in upstream_manifest["files"] if file["split"] == "train"]
+        if not any(file["documents"] for file in files):
+            raise InputError(
+                f"{upstream.root}/{upstream.prefix}: no documents to train on, all of them are "
+                "held out; lower documents.held_out_fraction or add text, and run "
+                "`python -m pipeline documents` again"
+            )
         held_out = [file for file in upstream_manifest["files"] if file["split"] == "held_out"]
         plan = Plan(generation, upstream, config, buckets=len(files))
         (normalized,) = run_units(

@@ -6,6 +6,6 @@ does not depend on the batch the instance stands in.
 """
 
 from pipeline.masking.classes import TokenClasses, token_classes
-from pipeline.masking.mask import MaskedTokens, mask_tokens
+from pipeline.masking.mask import MaskedTokens, mask_tokens, require_words
 
-__all__ = ["MaskedTokens", "TokenClasses", "mask_tokens", "token_classes"]
+__all__ = ["MaskedTokens", "TokenClasses", "mask_tokens", "require_words", "token_classes"]

@@ -37,6 +37,15 @@ class MaskedTokens:
     masked_lm_ids: Ids
 
 
+def require_words(rules: MaskingConfig, classes: TokenClasses, *, has_word_starts: bool) -> None:
+    """Raise ConfigError where words are to be masked and nothing tells where they begin."""
+    if rules.unit != "token" and not has_word_starts and not classes.continuation.any():
+        raise ConfigError(
+            f"masking.unit = {rules.unit!r}: the vocabulary has no ## pieces to tell words by; "
+            "use a WordPiece vocabulary or masking.unit = 'token'"
+        )
+
+
 def mask_tokens(
     input_ids: Ids,
     offsets: NDArray[np.int64],
@@ -83,11 +92,7 @@ def mask_tokens(
         raise ConfigError(f"epoch = {epoch}: must be in [0, 2**{_EPOCH_BITS})")
     if not 0 <= repetition < 1 << _REPETITION_BITS:
         raise ConfigError(f"repetition = {repetition}: must be in [0, 2**{_REPETITION_BITS})")
-    if rules.unit != "token" and word_starts is None and not classes.continuation.any():
-        raise ConfigError(
-            f"masking.unit = {rules.unit!r}: the vocabulary has no ## pieces to tell words by; "
-            "use a WordPiece vocabulary or masking.unit = 'token'"
-        )
+    require_words(rules, classes, has_word_starts=word_starts is not None)
     check_offsets("offsets", offsets, input_ids.size)
     if offsets.size != instance_numbers.size + 1:
         raise ValueError(

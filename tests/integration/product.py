@@ -83,25 +83,35 @@ class Command:
         os.kill(self.process.pid, signal.SIGKILL)
         assert self.process.wait(DEADLINE_SECONDS) == -signal.SIGKILL, "it had ended by itself"
 
+    def said(self) -> str:
+        """What it wrote on its standard output so far."""
+        return self._out.read_text()
+
     def kill_worker(self, title: str) -> None:
         """`kill -9` one of its Ray workers that is in the middle of the task or actor `title`."""
         found: list[psutil.Process] = []
 
         def look() -> bool:
-            found.extend(self._workers(title))
+            found.extend(processes(self.process.pid, title))
             return bool(found)
 
         self.until(look, f"a worker runs {title}")
         found[0].kill()
 
-    def _workers(self, title: str) -> Iterator[psutil.Process]:
-        for process in psutil.Process(self.process.pid).children(recursive=True):
-            try:
-                words = process.cmdline()
-            except psutil.Error:  # it ended between listing and reading
-                continue
-            if words and words[0].startswith(title):
-                yield process
+
+def processes(parent: int, title: str) -> Iterator[psutil.Process]:
+    """Yield the descendants of a process whose title begins with `title`."""
+    try:
+        descendants = psutil.Process(parent).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return
+    for process in descendants:
+        try:
+            words = process.cmdline()
+        except psutil.Error:  # it ended between listing and reading
+            continue
+        if words and words[0].startswith(title):
+            yield process
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import Head
 from tests.integration.corpus import documents
+from tests.integration.file_systems import mounted
 from tests.integration.product import Ended, run
 from tests.integration.run_folder import contents, copy_data, current, manifest, require_whole
 
@@ -71,6 +70,30 @@ def test_a_corpus_that_gives_no_instances_is_refused(
     ended = run("pipeline", "run", "--config", source(tmp_path, text(), kind), **head.join)
     refused(ended, said)
     assert not (tmp_path / "run/instances/current.json").exists()
+
+
+def test_documents_that_are_all_held_out_are_refused_by_that_name(
+    head: Head, tmp_path: Path
+) -> None:
+    arguments = ("--config", source(tmp_path, one_document()))
+    flag = ("--documents.held_out_fraction", "0.9999")
+    ended = run("pipeline", "run", *arguments, *flag, **head.join)
+    refused(ended, "no documents to train on", "documents.held_out_fraction")
+
+
+def test_whole_words_of_a_vocabulary_without_pieces_are_refused_before_the_work(
+    head: Head, tmp_path: Path
+) -> None:
+    start = tmp_path / "words.txt"
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = [*special, "first", "second", *(f"word{number}" for number in range(57))]
+    start.write_text("".join(f"{word}\n" for word in words))
+    config = source(tmp_path, "first second.\nsecond first.\n\nfirst.\nsecond.\n")
+    continued = ("--vocabulary.start_from", str(start), "--vocabulary.new_entries", "0")
+    flags = (*continued, "--vocabulary.vocab_size", "64", "--masking.unit", "whole_word")
+    ended = run("pipeline", "run", "--config", config, *flags, **head.join)
+    refused(ended, "masking.unit = 'whole_word': the vocabulary has no ## pieces", code=2)
+    assert not list((tmp_path / "run/instances").rglob("*.arrow"))
 
 
 @pytest.mark.parametrize(
@@ -160,20 +183,6 @@ def test_a_config_of_other_shards_is_refused_by_the_trainer(undisturbed: Path, c
     refused(ended, "max_seq_length: 64 there, 48 here", "pipeline run")
     ended = run("trainer", "export", *arguments)
     refused(ended, "no training yet", "python -m trainer pretrain")
-
-
-@contextmanager
-def mounted(folder: Path, size_bytes: int) -> Iterator[Path]:
-    """A file system of its own in memory; skips where that takes rights this user has not."""
-    folder.mkdir()
-    mount = shutil.which("mount")
-    options = ("-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder))
-    if mount is None or subprocess.run([mount, *options], capture_output=True).returncode != 0:
-        pytest.skip("mounting a file system takes more rights than this user has")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_stops_the_run_and_keeps_what_is_committed(

@@ -21,16 +21,24 @@ STEPS = 30
 
 
 def records(root: Path, kind: str) -> list[dict[str, Any]]:
-    lines = (current(root, "training") / "metrics.jsonl").read_text().split("\n")
+    return records_of((current(root, "training") / "metrics.jsonl").read_text(), kind)
+
+
+def records_of(journal: str, kind: str) -> list[dict[str, Any]]:
+    lines = journal.split("\n")
     return [one for one in map(json.loads, filter(None, lines)) if one["kind"] == kind]
 
 
 def trajectory(root: Path) -> list[dict[str, Any]]:
+    return trajectory_of((current(root, "training") / "metrics.jsonl").read_text())
+
+
+def trajectory_of(journal: str) -> list[dict[str, Any]]:
     """What was learned in every step, without the times and the attempt."""
     of_time = {"attempt", "data_wait_seconds", "seconds", "step_seconds", "tokens_per_second"}
     return [
         {name: value for name, value in one.items() if name not in of_time}
-        for one in records(root, "train")
+        for one in records_of(journal, "train")
     ]
 
 

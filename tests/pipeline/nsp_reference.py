@@ -21,7 +21,7 @@ FIRST_ID = 10  # ids below stand for special tokens
 Documents = list[list[list[int]]]  # documents of sentences of ids
 
 
-def encoded(documents: Documents, dtype=np.uint32, hashes=None) -> EncodedDocuments:
+def encoded(documents: Documents, dtype=np.uint32, hashes=None, originals=None) -> EncodedDocuments:
     sentences = [sentence for document in documents for sentence in document]
     lengths = [len(sentence) for sentence in sentences]
     rng = np.random.default_rng(9)
@@ -32,6 +32,7 @@ def encoded(documents: Documents, dtype=np.uint32, hashes=None) -> EncodedDocume
         sentence_offsets=np.cumsum([0, *lengths], dtype=np.int64),
         document_offsets=np.cumsum([0, *map(len, documents)], dtype=np.int64),
         document_hashes=np.asarray(hashes, dtype=np.uint64),
+        originals=np.asarray(hashes if originals is None else originals, dtype=np.uint64),
     )
 
 

@@ -204,8 +204,27 @@ def test_a_finished_stage_that_lost_its_pointer_is_a_fault(run: Path, uri: str) 
 
 def test_a_pointer_to_a_generation_that_is_gone_is_a_fault(run: Path) -> None:
     shutil.rmtree(run / DOCUMENTS)
-    (fault,) = faults(run)
+    fault, *made_from_it = faults(run)
     assert f"{DOCUMENTS}/manifest.json: missing" in fault
+    assert made_from_it and all(f"{DOCUMENTS}: missing" in one for one in made_from_it)
+
+
+@pytest.mark.parametrize(("stage", "others"), [("documents", 2), ("vocabulary", 1)])
+def test_a_stage_that_is_gone_is_missed_by_what_was_made_from_it(
+    run: Path, stage: str, others: int
+) -> None:
+    shutil.rmtree(run / stage)
+    found = faults(run)
+    assert len(found) == others
+    assert all("missing or not finished" in one and "run that stage again" in one for one in found)
+    # A generation by itself, as somebody copies it elsewhere, needs nothing else.
+    assert faults(run / INSTANCES) == []
+
+
+def test_an_object_that_nothing_names_is_a_fault(run: Path) -> None:
+    shutil.copy(run / OBJECTS[4], run / INSTANCES / "train-00009-00000.arrow")
+    (fault,) = faults(run)
+    assert "train-00009-00000.arrow: neither the manifest nor a marker names it" in fault
 
 
 def test_a_run_a_stage_a_generation_and_its_manifest_are_found(

@@ -68,6 +68,23 @@ def test_instances_that_teach_nothing_are_refused(
         require_instances(counts_of(numbered(shape), objective), objective)
 
 
+def test_pairs_that_are_all_random_are_refused() -> None:
+    counts = {"documents": 2, "instances": 1, "is_next": 0, "random_next": 1}
+    with pytest.raises(InputError, match=r"every pair of 1 would be random: .* there are 2"):
+        require_instances(counts, "nsp")
+
+
+def test_documents_without_another_to_draw_from_are_counted_and_warned_of() -> None:
+    alone, together = (counts_of(numbered([[3, 3, 3, 3]] * number)) for number in (1, 9))
+    assert (alone["documents_alone"], together["documents_alone"]) == (1, 0)
+    assert counts_of(numbered([[3, 3, 3, 3]]), "sop")["documents_alone"] == 0
+    config = PipelineConfig()
+    assert "have no other beside them" not in "".join(warnings_of(config, together))
+    both = {name: alone[name] + value for name, value in together.items()}
+    said = "".join(warnings_of(config, both))
+    assert "1 of 10 documents with pairs have no other beside them" in said
+
+
 @pytest.mark.parametrize(
     ("shape", "objective"),
     [

@@ -125,6 +125,17 @@ def build(
     return Built(objects, entries, writer.counts)
 
 
+def test_copies_of_a_document_have_one_original() -> None:
+    keys = ["news/a#0.0", "news/a#7.0", "news/a#0.1", "news/a#0.12", "news/b#0.1"]
+    table = documents_table([(key, ["One.", "Two."]) for key in keys])
+    encoded = encode_documents(table, KNOWN, SOURCES)
+    hashes, originals = encoded.document_hashes, encoded.originals
+    order = [table["document_key"].to_pylist().index(key) for key in keys]
+    first, other, copy, another, alone = (originals[place] for place in order)
+    assert first == copy == another == min(hashes[order[place]] for place in (0, 2, 3))
+    assert (other, alone) == (hashes[order[1]], hashes[order[4]])
+
+
 def sequences(built: Built) -> list[tuple[int, ...]]:
     """Every instance before masking, in the shards' order."""
     return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -52,6 +53,32 @@ def test_instances_equal_the_plain_reference(
     assert pairs(built) == reference_pairs(
         documents, flat.document_hashes.tolist(), seed, repetition, max_seq_length, short_seq_prob
     )
+
+
+def test_a_random_segment_is_never_of_a_copy_of_the_same_document():
+    texts = numbered(random_shape(np.random.default_rng(3), 6, sentences=(4, 9), tokens=(1, 9)))
+    documents = [text for text in texts for _ in range(3)]
+    originals = np.repeat(np.arange(6) * 10**18, 3)
+    document_of = documents_of_ids(texts)
+    others = Counter()
+    for repetition in range(60):
+        built = build(encoded(documents, originals=originals), repetition=repetition)
+        for first, second, label in pairs(built):
+            if label == 1:
+                others[document_of[first[0]], document_of[second[0]]] += 1
+    assert sum(others.values()) > 800
+    assert all(one != other for one, other in others)
+    # Each of the five others is as likely: a fifth, within five standard deviations.
+    for text in range(6):
+        drawn = [others[text, other] for other in range(6) if other != text]
+        expected = sum(drawn) / 5
+        assert max(abs(number - expected) for number in drawn) < 5 * expected**0.5
+
+
+def test_copies_alone_have_no_random_segment():
+    documents = numbered([[3, 4, 5, 6]]) * 4
+    built = build(encoded(documents, originals=np.zeros(4)))
+    assert built.labels.size > 0 and not built.labels.any()
 
 
 def test_long_cuts_equal_the_plain_reference():
@@ -333,6 +360,7 @@ def test_arrays_that_do_not_fit_are_refused(field, value, message):
         "sentence_offsets": np.array([0, 2, 3], dtype=np.int64),
         "document_offsets": np.array([0, 2], dtype=np.int64),
         "document_hashes": np.array([1], dtype=np.uint64),
+        "originals": np.array([1], dtype=np.uint64),
     }
     arrays[field] = np.array(value, dtype=np.int64)
     with pytest.raises(ValueError, match=message):
@@ -343,6 +371,8 @@ def test_arrays_of_other_types_and_lengths_are_refused():
     flat = encoded([[[10], [11]]])
     with pytest.raises(ValueError, match="2 document_hashes for 1 documents"):
         replace(flat, document_hashes=np.zeros(2, dtype=np.uint64))
+    with pytest.raises(ValueError, match="2 originals for 1 documents"):
+        replace(flat, originals=np.zeros(2, dtype=np.uint64))
     with pytest.raises(ValueError, match="document_hashes are int64"):
         replace(flat, document_hashes=np.zeros(1, dtype=np.int64))
     with pytest.raises(ValueError, match="sentence_offsets are int32"):
@@ -353,7 +383,7 @@ def test_read_only_and_strided_arrays_are_taken_without_another_compilation():
     flat = encoded(numbered(random_shape(np.random.default_rng(7), 30)))
     expected = build(flat)
     arrays = {}
-    for field in ("ids", "sentence_offsets", "document_offsets", "document_hashes"):
+    for field in ("ids", "sentence_offsets", "document_offsets", "document_hashes", "originals"):
         strided = np.repeat(getattr(flat, field), 2)[::2]
         strided.flags.writeable = False
         arrays[field] = strided

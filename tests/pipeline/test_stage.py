@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from pipeline import stage as stage_module
 from pipeline.commit import Generation
+from pipeline.contract import ObjectEntry
 from pipeline.stage import Stage, read_run_report
 
 
@@ -68,3 +70,27 @@ def test_a_damaged_report_is_begun_anew(generation: Generation, damaged: bytes) 
     report = read_run_report(generation)
     assert report is not None and report["attempts"] == 1
     assert json.loads(generation.storage.read(generation.name("run_report.json"))) == report
+
+
+def test_a_finished_generation_that_lost_an_object_is_made_whole_again(
+    generation: Generation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run() -> bool:
+        """Whether there was anything to do."""
+        with Stage(generation, repairs=True) as stage:
+            if stage.manifest is not None:
+                return False
+            if generation.marker("unit") is None:
+                generation.complete("unit", {"deep/a.arrow": b"rows"}, {})
+            entry = ObjectEntry.of("deep/a.arrow", b"rows")
+            stage.commit({"files": [{"object": asdict(entry), "rows": 1}]})
+            return True
+
+    path = Path(generation.root, generation.name("deep/a.arrow"))
+    assert [run(), run()] == [True, False]
+    manifest = generation.manifest()
+    path.unlink()
+    capsys.readouterr()
+    assert [run(), run()] == [True, False]
+    assert "1 of its objects are gone, such as deep/a.arrow" in capsys.readouterr().out
+    assert path.read_bytes() == b"rows" and generation.manifest() == manifest

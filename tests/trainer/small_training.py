@@ -247,10 +247,11 @@ def last_state(generation: Generation) -> tuple[dict[str, Tensor], dict[str, Any
 def stopped_after(step: int, whole: Path, root: Path) -> Path:
     """Copy a run as one that was stopped after the checkpoint of `step` has left it."""
     shutil.copytree(whole, root)
+    (root / "training" / "current.json").unlink(missing_ok=True)
     (folder,) = root.glob("training/*")
     for path in folder.glob("checkpoints/step-*"):
         if int(path.name.split("-")[1]) > step:
             shutil.rmtree(path)
-    for name in ("latest.json", "result.json"):
+    for name in ("latest.json", "result.json", "manifest.json"):
         (folder / name).unlink(missing_ok=True)
     return root

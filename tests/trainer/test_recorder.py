@@ -39,7 +39,7 @@ def recorder_of(root: Path, seconds: float) -> tuple[Recorder, EncoderForPreTrai
     config = small_config(root, training={"checkpoint_seconds": seconds})
     generation = Generation(str(root), "training", "a" * 20)
     fence = AttemptFence.take(generation)
-    recorder = Recorder(config, fence, Progress(), training_metrics(config))
+    recorder = Recorder(config, fence, Progress(), training_metrics(config), workers=1)
     return recorder, initial_model(config, commit_sets(root, {32: rows})), generation
 
 

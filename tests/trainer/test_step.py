@@ -331,7 +331,13 @@ def two_rank_worker(rank: int, folder: str) -> None:
         parts = [take_rows(batch, rows) for rows in rows_by_rank[rank]]
         results.append(
             do_step(
-                model, parts, optimizer=optimizer, step=number, rank=rank, group=dist.group.WORLD
+                model,
+                parts,
+                optimizer=optimizer,
+                step=number,
+                rank=rank,
+                group=dist.group.WORLD,
+                checkpoint_asked=(rank, number) == (1, 1),
             )
         )
     mine = [make_batch([20, 10], seed=rank)] if rank == 0 else []
@@ -350,6 +356,8 @@ def test_two_ranks_equal_one_process(tmp_path: Path) -> None:
     # Every bucket went out before the backward pass had ended; the idle rank added zeros.
     assert sent[0] == sent[1] > 3 and sent[2] and idle == (0, sent[1], True)
     assert results == other_results
+    # One rank was asked, and all know.
+    assert [one.checkpoint_asked for one in results] == [at == 1 for at in range(len(results))]
     assert evaluation == other_evaluation
     assert all(torch.equal(state[name], other_state[name]) for name in state)
 
@@ -357,7 +365,8 @@ def test_two_ranks_equal_one_process(tmp_path: Path) -> None:
     optimizer = make_optimizer(model, OptimizerConfig())
     for number, result in enumerate(results):
         batch = make_batch(MIXED_LENGTHS, seed=number)
-        assert_same_result(do_step(model, [batch], optimizer=optimizer, step=number), result)
+        expected = dataclasses.replace(result, checkpoint_asked=False)
+        assert_same_result(do_step(model, [batch], optimizer=optimizer, step=number), expected)
     for name, value in model.state_dict().items():
         torch.testing.assert_close(state[name], value, rtol=1e-6, atol=1e-8)
     alone = evaluate(model, [make_batch([20, 10], seed=0)], device=CPU, group=None)

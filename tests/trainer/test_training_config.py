@@ -40,6 +40,10 @@ TOKENS = {"total_steps": 0, "total_tokens": 10_000_000}
             r"training\.batch_size = 256: must be at least .*initial_batch_size = 512",
         ),
         ({"training": {"batch_size": 1}}, r"batch_size = 1: .* training\.workers = 2"),
+        (
+            {"training": {"min_workers": 3, "workers": 2}},
+            r"training\.min_workers = 3: must be from 0 to training\.workers = 2",
+        ),
         (TWO, r"training\.max_seq_length = 0: must be one of .* or give \[\[phases\]\]"),
         (
             {**TWO, "phases": HALVES, "training": {"max_seq_length": 128}},

@@ -25,12 +25,14 @@ from pipeline.progress import progress
 from pipeline.ray_session import ray_session
 from pipeline.storage import absolute_uri, arrow_filesystem
 from trainer.cluster.failure_policy import LastingFailures
+from trainer.cluster.notices import StopNotices
 from trainer.cluster.worker import train_worker
 from trainer.config import TrainerConfig
 from trainer.freed_memory import KEEP_FREED_MEMORY
 from trainer.journal import read_journal
 from trainer.phases import Source
 from trainer.run_plan import open_sources, require_data, step_plan
+from trainer.training_config import TrainingConfig
 
 _POLL_SECONDS = 2.0
 
@@ -75,7 +77,7 @@ def _fit(
         train_worker,
         train_loop_config={"config": config, "generation": generation, "sources": sources},
         scaling_config=ScalingConfig(
-            num_workers=training.workers,
+            num_workers=_worker_counts(training),
             use_gpu=use_gpu,
             resources_per_worker={
                 "CPU": training.threads_per_worker,
@@ -89,7 +91,7 @@ def _fit(
             storage_path=path,
             storage_filesystem=filesystem,
             failure_config=FailureConfig(max_failures=training.max_restarts),
-            callbacks=[LastingFailures()],
+            callbacks=[LastingFailures(), StopNotices()],
             # On a GPU the tensors are not glibc's.
             worker_runtime_env={} if use_gpu else {"env_vars": dict(KEEP_FREED_MEMORY)},
         ),
@@ -97,23 +99,32 @@ def _fit(
     trainer.fit()
 
 
+def _worker_counts(training: TrainingConfig) -> int | tuple[int, int]:
+    """Return the one number of workers, or the (least, most) that Ray Train may start."""
+    if training.least_workers == training.workers:
+        return training.workers
+    return training.least_workers, training.workers
+
+
 def _use_gpu(config: TrainerConfig) -> bool:
     if config.training.device == "auto":
-        return bool(ray.cluster_resources().get("GPU", 0) >= config.training.workers)
+        return bool(ray.cluster_resources().get("GPU", 0) >= config.training.least_workers)
     return config.training.device == "cuda"
 
 
 def _require_resources(config: TrainerConfig, use_gpu: bool) -> None:
     available = ray.cluster_resources()
     training = config.training
-    wanted = {"CPU": training.workers * training.threads_per_worker}
+    workers = training.least_workers
+    key = "training.min_workers" if training.min_workers else "training.workers"
+    wanted = {"CPU": workers * training.threads_per_worker}
     if use_gpu:
-        wanted["GPU"] = training.workers
+        wanted["GPU"] = workers
     for kind, amount in wanted.items():
         if available.get(kind, 0) < amount:
             raise ClusterError(
-                f"training.workers = {training.workers}: want {amount} {kind}, the cluster has "
-                f"{available.get(kind, 0):g}; lower training.workers or "
+                f"{key} = {workers}: want {amount} {kind}, the cluster has "
+                f"{available.get(kind, 0):g}; lower {key} or "
                 "training.threads_per_worker, or add nodes"
             )
 
@@ -157,4 +168,10 @@ def _what_happened(records: Sequence[Mapping[str, Any]], attempt: int) -> str:
                 f"training: {record['reason']}; back to step {record['to_step']}, and on without "
                 f"{record['skipped_sequences']} sequences"
             )
-    return f"training: a worker failed; attempt {attempt} goes on at step {records[-1]['step']}"
+    of_attempt = [one for one in records if one.get("attempt") == attempt and "workers" in one]
+    workers = f" with {of_attempt[0]['workers']} workers" if of_attempt else ""
+    step = of_attempt[0]["step"] - 1 if of_attempt else records[-1]["step"]
+    return (
+        "training: a worker failed or their number changed; "
+        f"attempt {attempt} goes on from step {step}{workers}"
+    )

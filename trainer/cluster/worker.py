@@ -8,6 +8,7 @@ import ray.train
 import ray.train.torch
 from torch import distributed as dist
 
+from trainer.cluster.notices import REQUESTS
 from trainer.pretrain import pretrain
 from trainer.ranks import Worker
 
@@ -20,5 +21,9 @@ def train_worker(settings: dict[str, Any]) -> None:
         world_size=context.get_world_size(),
         device=ray.train.torch.get_device(),
         group=dist.group.WORLD,
+        requests=REQUESTS,
     )
-    pretrain(settings["config"], settings["generation"], settings["sources"], worker)
+    try:
+        pretrain(settings["config"], settings["generation"], settings["sources"], worker)
+    finally:
+        REQUESTS.close()

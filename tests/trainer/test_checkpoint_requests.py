@@ -1,0 +1,79 @@
+"""A checkpoint that is asked for in the middle of a run is there, and the run goes on from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.trainer.small_training import (
+    CPU,
+    commit_sets,
+    last_state,
+    make_rows,
+    records,
+    small_config,
+    stopped_after,
+    train,
+    what_was_learned,
+)
+from trainer.checkpoint_requests import CheckpointRequests
+
+STEPS, ASKED_AT = 8, 5
+
+
+class AskedOnce(CheckpointRequests):
+    """As if a notice came in while the step `ASKED_AT` was being prepared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = 0
+
+    def newest(self) -> int:
+        self.step += 1
+        return self.ask() if self.step == ASKED_AT else super().newest()
+
+
+def saved_steps(root: Path) -> list[int]:
+    found = root.glob("training/*/checkpoints/*/manifest.json")
+    return sorted(int(path.parent.name.split("-")[1]) for path in found)
+
+
+def test_the_step_of_a_request_is_saved_and_a_resume_from_it_equals_the_whole_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = tmp_path / "whole"
+    rows = {"train": make_rows(64, 32), "held_out": make_rows(16, 32, seed=1)}
+    instances = commit_sets(whole, {32: rows})
+    # No checkpoint but the last is due by the clock.
+    settings = {"total_steps": STEPS, "checkpoint_seconds": 1e6}
+    requests = AskedOnce()
+    worker = dataclasses.replace(CPU, requests=requests)
+    undisturbed = train(small_config(whole, training=settings), instances, worker)
+    assert saved_steps(whole) == [ASKED_AT, STEPS]
+    assert f"step {ASKED_AT}: a checkpoint was asked for and is committed" in caplog.text
+    assert not requests.is_waiting(requests.newest())
+
+    root = stopped_after(ASKED_AT, whole, tmp_path / "stopped")
+    resumed = train(small_config(root, training=settings), instances)
+    weights, state = last_state(undisturbed)
+    again, again_state = last_state(resumed)
+    assert all(torch.equal(again[name], weights[name]) for name in weights)
+    assert again_state == state
+    assert what_was_learned(resumed) == what_was_learned(undisturbed)
+    assert [one["attempt"] for one in records(resumed, "train")] == [1] * ASKED_AT + [2] * (
+        STEPS - ASKED_AT
+    )
+
+
+def test_nobody_waits_for_a_checkpoint_of_a_training_that_has_ended() -> None:
+    requests = CheckpointRequests()
+    first = requests.ask()
+    assert requests.is_waiting(first)
+    requests.answer(first)
+    second = requests.ask()
+    assert not requests.is_waiting(first) and requests.is_waiting(second)
+    requests.close()
+    assert not requests.is_waiting(second)
