@@ -14,6 +14,6 @@ KEEP_FREED_MEMORY: Mapping[str, str] = {
 
 By default glibc maps large blocks anew each time and hands the top of its heap back, so every step
 pays for the page faults of all its tensors: 60,800 in a step of BERT-Small, 16 x 128 tokens, a
-sixth of its time. With these the process keeps the most it ever needed at once. Other C libraries
+fifth of its time. With these the process keeps the most it ever needed at once. Other C libraries
 ignore them.
 """
