@@ -78,8 +78,9 @@ def test_killed_drivers_leave_what_the_same_command_goes_on_from(
     seals.lift()
     assert differences(contents(undisturbed), contents(root)) == []
     read = units(root, "documents")["split"]
-    assert read["done_before"] >= done["documents"] == most
-    assert read["done_now"] <= splits - most
+    # One of those in flight may still have ended before the kill.
+    assert read["done_before"] >= done["documents"] >= most
+    assert read["done_now"] <= splits - done["documents"]
     assert units(root, "vocabulary")["normalization"] == {"done_before": 1, "done_now": 0}
     built = units(root, "instances")["build"]
     assert built["done_before"] >= done["instances"]
