@@ -60,8 +60,9 @@ class Generation:
 
         Raises CorruptError for one of another size.
         """
+        storage = self.storage
         for one in objects:
-            size = self.storage.size(self.name(one["name"]))
+            size = storage.size(self.name(one["name"]))
             if size is None:
                 return False
             if size != one["bytes"]:

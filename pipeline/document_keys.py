@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.keyed_random import derive_key
+from pipeline.derived_keys import derive_key
 
 
 def document_key(source: str, path: str, offset: int | str, repetition: int = 0) -> str:

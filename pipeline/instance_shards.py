@@ -11,10 +11,11 @@ import numpy as np
 from pipeline.config import InstancesConfig, MaskingConfig, PipelineConfig
 from pipeline.contract import LABEL_COUNTS, ShardEntry, shard_schema
 from pipeline.data_card import LENGTH_BUCKETS, Counts, add_up, count_flagged, mask_counts
+from pipeline.derived_keys import derive_key
 from pipeline.document_encoding import EncodingVocabulary, has_word_starts
 from pipeline.instance_rows import InstanceRows
 from pipeline.instances import EncodedDocuments, InstancePlan, plan_instances, write_instances
-from pipeline.keyed_random import derive_key, permutation
+from pipeline.keyed_random import permutation
 from pipeline.masking import TokenClasses, mask_tokens
 from pipeline.shards import write_shard
 

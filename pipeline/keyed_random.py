@@ -11,10 +11,6 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.derived_keys import Purpose, derive_key
-
-__all__ = ["Purpose", "derive_key", "draw", "philox"]
-
 _M0 = np.uint64(0xD2511F53)
 _M1 = np.uint64(0xCD9E8D57)
 _W0 = np.uint32(0x9E3779B9)

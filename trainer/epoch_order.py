@@ -30,7 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.contract import ShardEntry
-from pipeline.keyed_random import derive_key, permutation
+from pipeline.derived_keys import derive_key
+from pipeline.keyed_random import permutation
 from trainer.balanced_order import STRATA, balanced
 
 Unit = Literal["sequences", "tokens"]

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, all_reduce
 
+from pipeline.derived_keys import derive_key
 from pipeline.errors import TrainingError
-from pipeline.keyed_random import derive_key
 from trainer.batch import Batch, as_tensor, to_tensors
 from trainer.divergence import DivergenceError
 from trainer.losses import masked_lm_loss, pair_loss

@@ -17,8 +17,8 @@ from pipeline.corpus.local_files import list_local, read_list
 from pipeline.corpus.report import ReadReport
 from pipeline.corpus.s3 import Located, list_objects
 from pipeline.corpus.streams import is_s3, local_version
+from pipeline.derived_keys import derive_key
 from pipeline.errors import InputError
-from pipeline.keyed_random import derive_key
 from pipeline.source_config import SourceConfig
 
 # A file is hashed in blocks, side by side.

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.contract import PAIR_LABELS, Objective
+from pipeline.derived_keys import derive_key
 from pipeline.errors import ConfigError
 from pipeline.instances.documents import EncodedDocuments
 from pipeline.instances.packing import plan_packed
 from pipeline.instances.pairs import plan_pairs
 from pipeline.instances.plan import InstanceCounts, InstancePlan
-from pipeline.keyed_random import derive_key
 
 
 def plan_instances(

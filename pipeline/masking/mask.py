@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config import MaskingConfig
+from pipeline.derived_keys import derive_key
 from pipeline.errors import ConfigError
-from pipeline.keyed_random import derive_key
 from pipeline.masking.classes import TokenClasses
 from pipeline.masking.kernels import mask_rows
 from pipeline.ragged import Ids, check_offsets, read_only

@@ -15,6 +15,7 @@ from pipeline.jobs import documents, instances, vocabulary
 from pipeline.jobs.cluster import data_session
 from tests.benchmarks import _instances_run
 from tests.benchmarks.corpus_memory import WorkerMemory
+from tests.benchmarks.harness import save
 
 
 def main(folder: str, sentences: Sequence[str], size: int) -> None:
@@ -40,8 +41,7 @@ def main(folder: str, sentences: Sequence[str], size: int) -> None:
         print(results[-1], flush=True)
     one, two = (result["seconds"] for result in results)
     print(f"two workers: {one / two:.2f} times one")
-    Path("runs/bench").mkdir(parents=True, exist_ok=True)
-    Path("runs/bench/instances_job.json").write_text(json.dumps(results, indent=2) + "\n")
+    save("instances_job", results)
 
 
 def measure(settings: PipelineConfig) -> dict[str, float]:

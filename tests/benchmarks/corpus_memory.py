@@ -5,7 +5,6 @@ There is no peer here: the figures are the highest resident memory of any worker
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import threading
@@ -19,6 +18,7 @@ from pipeline.jobs import documents as job
 from pipeline.jobs.cluster import data_session
 from pipeline.source_config import SourceConfig
 from tests.benchmarks.encoding import docstrings
+from tests.benchmarks.harness import save
 
 _CASES = (("text", 2_000_000_000), ("lines", 200_000_000))
 
@@ -83,8 +83,7 @@ def main() -> None:
         }
         print(result)
         results.append(result)
-    Path("runs/bench").mkdir(parents=True, exist_ok=True)
-    Path("runs/bench/corpus_memory.json").write_text(json.dumps(results, indent=2) + "\n")
+    save("corpus_memory", results)
 
 
 if __name__ == "__main__":

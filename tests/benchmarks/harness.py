@@ -69,5 +69,10 @@ def run(name: str, cases: list[Case]) -> None:
     for result in results:
         table.add_row(*(f"{v:.3g}" if isinstance(v, float) else v for v in result.values()))
     Console().print(table)
+    save(name, results)
+
+
+def save(name: str, results: object) -> None:
+    """Write what was measured, as JSON, to runs/bench/NAME.json."""
     _DIRECTORY.mkdir(parents=True, exist_ok=True)
     (_DIRECTORY / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")

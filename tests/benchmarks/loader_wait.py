@@ -8,7 +8,6 @@ step_seconds, the mean of all records but the first, which waits for windows to 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import statistics
 import tempfile
@@ -18,6 +17,7 @@ import torch
 from rich.console import Console
 
 from pipeline.commit import Generation
+from tests.benchmarks.harness import save
 from tests.benchmarks.loader import rows_of
 from tests.benchmarks.masking import VOCABULARY
 from tests.trainer.instance_fixture import commit_instances
@@ -63,9 +63,7 @@ def main(folder: Path) -> None:
         f"wait {wait * 1e3:.3f} ms of a step of {step * 1e3:.1f} ms: {wait / step:.3%}; "
         f"{first * 1e3:.1f} ms a step in the first record"
     )
-    output = Path("runs/bench")
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "loader_wait.json").write_text(json.dumps([result], indent=2) + "\n")
+    save("loader_wait", [result])
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks._pretraining_sides import Curve, ours, theirs
+from tests.benchmarks.harness import save
 from trainer.config import TrainerConfig, load
 
 _CONFIG = "deploy/runs/demo.toml"
@@ -96,9 +97,7 @@ def report(curves: dict[str, Curve]) -> None:
         + (f"past the Trainer's end after {reached:.0f} s, " if reached else "")
         + f"and at {half[-1][1]:.3f} when given {half[-1][0]:.0f} s"
     )
-    output = Path("runs/bench")
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "pretraining.json").write_text(json.dumps(curves, indent=2) + "\n")
+    save("pretraining", curves)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,12 @@ And how evenly the tokens of a batch lie on the ranks, by sequences and by token
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.harness import save
 from trainer.assembly import Instances
 from trainer.epoch_order import EpochOrder, RecordBatches, Unit
 from trainer.lanes import RankLanes
@@ -178,9 +176,7 @@ def main() -> None:
                 for name, ratio in ratios.items()
             ]
     Console().print(table)
-    folder = Path("runs/bench")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "shuffle.json").write_text(json.dumps(results, indent=2) + "\n")
+    save("shuffle", results)
 
 
 if __name__ == "__main__":

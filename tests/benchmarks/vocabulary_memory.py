@@ -5,10 +5,8 @@ There is no peer here: the figure is the highest resident memory of the process,
 
 from __future__ import annotations
 
-import json
 import resource
 import time
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +21,7 @@ from pipeline.vocabulary import (
     required_characters,
     train_wordpiece,
 )
+from tests.benchmarks.harness import save
 
 _WORDS = 10_000_000
 _TABLES = 8
@@ -78,8 +77,7 @@ def main() -> None:
         "entries": len(trained.entries),
     }
     print(result)
-    Path("runs/bench").mkdir(parents=True, exist_ok=True)
-    Path("runs/bench/vocabulary_memory.json").write_text(json.dumps([result], indent=2) + "\n")
+    save("vocabulary_memory", [result])
 
 
 if __name__ == "__main__":

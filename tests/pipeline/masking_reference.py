@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pipeline.config import MaskingConfig
-from pipeline.keyed_random import derive_key, draw
+from pipeline.derived_keys import derive_key
+from pipeline.keyed_random import draw
 from pipeline.masking import MaskedTokens, mask_tokens, token_classes
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.derived_keys import derive_key
 from pipeline.instance_rows import InstanceRows
 from pipeline.instances import (
     EncodedDocuments,
@@ -13,7 +14,7 @@ from pipeline.instances import (
     plan_instances,
     write_instances,
 )
-from pipeline.keyed_random import derive_key, draw
+from pipeline.keyed_random import draw
 
 CLS, SEP = 2, 3
 FIRST_ID = 10  # ids below stand for special tokens

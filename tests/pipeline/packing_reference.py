@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.keyed_random import derive_key, draw
+from pipeline.derived_keys import derive_key
+from pipeline.keyed_random import draw
 from tests.pipeline.nsp_reference import CLS, SEP, Built, Documents
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.keyed_random import below, derive_key, draw, permutation, philox, unit
+from pipeline.derived_keys import derive_key
+from pipeline.keyed_random import below, draw, permutation, philox, unit
 
 compiling = settings(deadline=None)  # the first example waits for numba
 
