@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -109,15 +108,22 @@ class Soak:
     def stop_store(self) -> None:
         self.server.close()
         time.sleep(OUTAGE_SECONDS)
+        self.start_store()
+
+    def start_store(self) -> None:
         port = int(self.settings["AWS_ENDPOINT_URL_S3"].rpartition(":")[2])
         self.server.enter_context(s3_server(self.disk, port))
 
     def fill_disk(self) -> None:
-        filler = self.disk / "filler"
-        room = os.statvfs(self.disk)
-        filler.write_bytes(bytes(room.f_bavail * room.f_bsize - 4096))
+        path = self.disk / "filler"
+        with path.open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space left"):
+            while True:
+                filler.write(bytes(1 << 20))
         time.sleep(OUTAGE_SECONDS)
-        filler.unlink()
+        path.unlink()
+        # Once a write of its index has failed, this server fails every write until it is restarted.
+        self.server.close()
+        self.start_store()
 
     def pre_empt_worker(self) -> None:
         """Give notice first, as clouds do."""
