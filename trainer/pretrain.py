@@ -51,9 +51,18 @@ class Run:
     metrics: TrainingMetrics | None
     """On rank 0."""
 
+    def phase(self, step: int) -> int:
+        """Return the phase of the last of `step` updates, from 0."""
+        return self.plan.phase(max(step - 1, 0))
+
     def instances(self, step: int) -> InstanceSet:
         """Return the set that an evaluation after `step` updates is on: that of its phase."""
-        return self.sources[self.plan.phase(max(step - 1, 0))][0].instances
+        return self.sources[self.phase(step)][0].instances
+
+    def stays(self, step: int) -> bool:
+        """Whether the checkpoint after `step` updates is one that stays for good."""
+        every = self.config.training.keep_every_steps
+        return every > 0 and step % every == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,10 +201,10 @@ def _train(
             if every and progress.step % every == 0 and progress.step < steps:
                 evaluation = _evaluate(run, model, progress.step)
                 if recorder:
-                    recorder.evaluation(progress.step, evaluation)
+                    recorder.evaluation(progress.step, run.phase(progress.step), evaluation)
             if recorder:
                 # At the start of a phase too: a failure then never goes back to other data.
-                now = progress.step in run.plan.phase_starts
+                now = progress.step in run.plan.phase_starts or run.stays(progress.step)
                 urgent = result.checkpoint_asked
                 recorder.save_when_due(model, optimizer, progress, now=now, urgent=urgent)
             run.worker.requests.answer(request)
@@ -210,7 +219,7 @@ def _train(
             leftovers=ExitStack(),
         )
     if recorder:
-        recorder.evaluation(steps, evaluation)
+        recorder.evaluation(steps, run.phase(steps), evaluation)
         recorder.finish(model, optimizer, progress, evaluation, run.instances(steps))
     return None
 
