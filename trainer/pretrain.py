@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from pipeline.commit import Generation
 from pipeline.errors import TrainingError
 from pipeline.instance_set import InstanceSet
 from pipeline.metrics import TrainingMetrics
+from trainer.batch import Batch
 from trainer.checkpoint import AttemptFence, CheckpointRef, latest, load
 from trainer.config import TrainerConfig
 from trainer.data_plan import DataPlan, LoaderState
@@ -326,13 +327,33 @@ def _evaluate(run: Run, model: EncoderForPreTraining, step: int) -> EvalResult:
     rules = config.masking
     if config.evaluation.masking_probability:
         rules = dataclasses.replace(rules, probability=config.evaluation.masking_probability)
-    batches = evaluation_batches(
-        run.instances(step),
-        seed=config.seed,
-        rules=rules,
-        rank=worker.rank,
-        world_size=worker.world_size,
-        batch_size=config.evaluation.batch_size,
-        max_instances=config.evaluation.max_instances,
+    sets = [source.instances for source in run.sources[run.phase(step)]]
+    names = [
+        # By place, since nothing else tells the sets of other runs apart but where they lie.
+        [name if place == 1 else f"{place}/{name}" for name in one.sources]
+        for place, one in enumerate(sets, 1)
+    ]
+
+    def batches() -> Iterator[tuple[int, Batch]]:
+        before = 0
+        for one in sets:
+            for source, batch in evaluation_batches(
+                one,
+                seed=config.seed,
+                rules=rules,
+                rank=worker.rank,
+                world_size=worker.world_size,
+                batch_size=config.evaluation.batch_size,
+                max_instances=config.evaluation.max_instances,
+            ):
+                yield before + source, batch
+            before += len(one.sources)
+
+    return evaluate(
+        model,
+        batches(),
+        device=worker.device,
+        group=worker.group,
+        sources=names[0],
+        mixed_sources=[name for of_set in names[1:] for name in of_set],
     )
-    return evaluate(model, batches, device=worker.device, group=worker.group)

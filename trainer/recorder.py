@@ -198,6 +198,8 @@ class Recorder:
         self._metrics.evaluation_loss.labels("masked_lm").set(result.mlm_loss_nats)
         if result.pair_loss is not None:
             self._metrics.evaluation_loss.labels(self._pair_objective).set(result.pair_loss)
+        for source, figures in result.by_source.items():
+            self._metrics.evaluation_source_loss.labels(source).set(figures.mlm_loss_nats)
         self._journal.write({"kind": "evaluation", "step": step, **asdict(result)})
         # Evaluation is no part of the next record's step time.
         self._window = Window()

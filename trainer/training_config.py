@@ -160,7 +160,7 @@ class EvaluationConfig:
     every_steps: Operational[int] = 0
     """Steps between evaluations; 0: after the last step only."""
     max_instances: Identity[int] = 100_000
-    """Held-out instances to evaluate on, the first ones."""
+    """Held-out instances to evaluate on, the first ones of each set of a mixture."""
     masking_probability: Identity[float] = 0.0
     """Share of the maskable tokens that are predicted in evaluation (of dynamic masks), so that
     runs which train on other shares can be compared; 0: masking.probability."""

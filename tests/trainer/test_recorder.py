@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,10 +41,12 @@ def evaluation(loss: float) -> EvalResult:
     return EvalResult(
         mlm_loss_nats=loss,
         mlm_accuracy=0.5,
+        mlm_perplexity=math.exp(loss),
         pair_loss=None,
         pair_accuracy=None,
         masked_tokens=10,
         pairs=0,
+        by_source={},
     )
 
 
