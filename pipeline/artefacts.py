@@ -256,7 +256,14 @@ def _set_faults(generation: Generation, instances: InstanceSet) -> Iterator[str]
             yield from filter(None, (fault, other_fault))
             if data is not None and lengths is not None:
                 entry = ShardEntry.from_json(shard)
-                found = shard_faults(data, lengths, entry, instances.schema, instances.vocab_size)
+                found = shard_faults(
+                    data,
+                    lengths,
+                    entry,
+                    instances.schema,
+                    instances.vocab_size,
+                    len(instances.sources),
+                )
                 yield from (f"{entry.object.name}: {one}" for one in found)
             rows += shard["rows"]
             tokens += shard["tokens"]

@@ -20,10 +20,10 @@ import pyarrow as pa
 from pipeline.errors import ClusterError
 from pipeline.storage import sha256
 
-MANIFEST_VERSION = 2
+MANIFEST_VERSION = 3
 
 # Rises when a stage's code writes other bytes for the same input and config.
-STAGE_VERSIONS = {"documents": 2, "vocabulary": 3, "instances": 3, "training": 2, "export": 2}
+STAGE_VERSIONS = {"documents": 2, "vocabulary": 3, "instances": 4, "training": 3, "export": 2}
 
 SPLITS = ("train", "held_out")
 
@@ -54,6 +54,7 @@ LABEL_MEANINGS: Mapping[str, tuple[str, str]] = {
     "sop": ("B follows A", "A follows B"),
 }
 WORD_STARTS = "word_starts"
+SOURCE = "source"
 MASKED_POSITIONS = "masked_lm_positions"
 MASKED_IDS = "masked_lm_ids"
 
@@ -64,7 +65,12 @@ def token_type(vocab_size: int) -> pa.DataType:
 
 
 def shard_schema(
-    *, vocab_size: int, objective: Objective, word_starts: bool, static_masking: bool
+    *,
+    vocab_size: int,
+    objective: Objective,
+    word_starts: bool,
+    static_masking: bool,
+    sources: int = 1,
 ) -> pa.Schema:
     """Return the schema of an instance shard (design: the shard contract)."""
     ids = _list_of(token_type(vocab_size))
@@ -74,6 +80,8 @@ def shard_schema(
     ]
     if objective in PAIR_LABELS:
         fields.append(pa.field(PAIR_LABELS[objective], pa.int8(), nullable=False))
+    if sources > 1:
+        fields.append(pa.field(SOURCE, pa.uint16(), nullable=False))
     if word_starts:
         fields.append(pa.field(WORD_STARTS, _list_of(pa.bool_()), nullable=False))
     if static_masking:

@@ -70,6 +70,13 @@ def _originals(keys: pa.StringArray, hashes: NDArray[np.uint64]) -> NDArray[np.u
     return originals
 
 
+def _source_numbers(keys: pa.StringArray, names: Sequence[str]) -> NDArray[np.uint16]:
+    """Return the place in `names` of the source that each document's key begins with."""
+    found = pc.list_element(pc.split_pattern(keys, "/", max_splits=1), 0)
+    numbers = pc.index_in(found, pa.array(names, found.type))
+    return np.asarray(numbers.cast(pa.uint16()))
+
+
 def encode_documents(
     table: pa.Table, vocabulary: EncodingVocabulary, sources: Sequence[SourceConfig]
 ) -> EncodedDocuments:
@@ -79,6 +86,8 @@ def encode_documents(
     encoded = vocabulary.encoder.encode(text)
     document_offsets = np.asarray(sentences.offsets).astype(np.int64)
     document_offsets -= document_offsets[0]
+    keys = table["document_key"].combine_chunks()
+    numbers = _source_numbers(keys, [source.name for source in sources])
     # The first half of each, as a little-endian word.
     hashes = hash_words(table["document_hash"])[:, 0].byteswap()
     documents = EncodedDocuments(
@@ -86,15 +95,14 @@ def encode_documents(
         sentence_offsets=encoded.offsets,
         document_offsets=document_offsets,
         document_hashes=hashes,
-        originals=_originals(table["document_key"].combine_chunks(), hashes),
+        originals=_originals(keys, hashes),
+        sources=numbers if len(sources) > 1 else None,
     )
     if not has_word_starts(sources):
         return documents
     word_starts = ~vocabulary.classes.continuation[documents.ids]
-    locale_of = {source.name: source.locale for source in sources}
-    names = [key.split("/", 1)[0] for key in table["document_key"].to_pylist()]
-    locales = np.array([locale_of[name] for name in names], dtype=np.str_)
-    for locale in sorted({one for one in locale_of.values() if is_segmented(one)}):
+    locales = np.array([source.locale for source in sources], dtype=np.str_)[numbers]
+    for locale in sorted({source.locale for source in sources if is_segmented(source.locale)}):
         rows = np.flatnonzero(np.repeat(locales == locale, np.diff(document_offsets)))
         if rows.size == 0:
             continue

@@ -16,7 +16,8 @@ class InstanceRows:
 
     `input_ids` [N] uint16 or uint32; `offsets` int64 [I + 1]; `first_segment_length` uint16 [I],
     the tokens of [CLS] A [SEP], or of the whole row where the objective has no pairs;
-    `pair_labels` int8 [I], next_sentence_label or sentence_order_label; `word_starts` bool [N],
+    `pair_labels` int8 [I], next_sentence_label or sentence_order_label; `sources` uint16 [I], the
+    number of the source that the document of the first segment is of; `word_starts` bool [N],
     whether a token begins a word. With static masking `masked_positions` uint16 [M], within the
     row; `masked_offsets` int64 [I + 1] into them; `masked_lm_ids` [M] of the ids' dtype.
     """
@@ -25,6 +26,7 @@ class InstanceRows:
     offsets: NDArray[np.int64]
     first_segment_length: NDArray[np.uint16]
     pair_labels: NDArray[np.int8] | None = None
+    sources: NDArray[np.uint16] | None = None
     word_starts: NDArray[np.bool_] | None = None
     masked_positions: NDArray[np.uint16] | None = None
     masked_offsets: NDArray[np.int64] | None = None
@@ -37,12 +39,14 @@ class InstanceRows:
             return pieces[0]
         lengths = np.concatenate([np.diff(piece.offsets) for piece in pieces])
         labels = [piece.pair_labels for piece in pieces if piece.pair_labels is not None]
+        sources = [piece.sources for piece in pieces if piece.sources is not None]
         starts = [piece.word_starts for piece in pieces if piece.word_starts is not None]
         return InstanceRows(
             input_ids=np.concatenate([piece.input_ids for piece in pieces]),
             offsets=np.concatenate([[0], np.cumsum(lengths)]),
             first_segment_length=np.concatenate([piece.first_segment_length for piece in pieces]),
             pair_labels=np.concatenate(labels) if labels else None,
+            sources=np.concatenate(sources) if sources else None,
             word_starts=np.concatenate(starts) if starts else None,
         )
 

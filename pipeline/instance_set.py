@@ -80,6 +80,7 @@ class InstanceSet:
             objective=self.objective,
             word_starts=self.manifest["word_starts"],
             static_masking=self.static_masking,
+            sources=len(self.sources),
         )
 
     @cached_property
@@ -97,6 +98,11 @@ class InstanceSet:
         """What the instances were cut for."""
         objective: Objective = self.manifest["objective"]
         return objective
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the corpus' sources, as the column `source` numbers them."""
+        return tuple(self.manifest["sources"])
 
     @property
     def static_masking(self) -> bool:

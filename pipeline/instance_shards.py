@@ -57,6 +57,7 @@ class SetWriter:
             objective=config.instances.objective,
             word_starts=has_word_starts(config.documents.sources),
             static_masking=config.masking.mode == "static",
+            sources=len(config.documents.sources),
         )
         self._blocks = 0
         self._shards = 0

@@ -36,6 +36,12 @@ class TrainingMetrics:
             ["objective"],
             registry=self.registry,
         )
+        self.evaluation_source_loss = Gauge(
+            "clozeline_evaluation_source_loss_nats",
+            "Masked LM loss of the last evaluation by source, where there are several.",
+            ["source"],
+            registry=self.registry,
+        )
         self.step = Gauge(
             "clozeline_training_step",
             "Optimizer updates done.",

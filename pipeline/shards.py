@@ -16,6 +16,7 @@ from pipeline.contract import (
     MASKED_IDS,
     MASKED_POSITIONS,
     PAIR_LABELS,
+    SOURCE,
     WORD_STARTS,
     Compression,
     ObjectEntry,
@@ -38,6 +39,7 @@ def record_batch(rows: InstanceRows, schema: pa.Schema, start: int, end: int) ->
     }
     flat: dict[str, Any] = dict.fromkeys(PAIR_LABELS.values(), rows.pair_labels)
     flat["first_segment_length"] = rows.first_segment_length
+    flat[SOURCE] = rows.sources
     columns = []
     for field in schema:
         if field.name in ragged:
@@ -184,6 +186,7 @@ def instance_rows(batch: pa.RecordBatch) -> InstanceRows:
         offsets=offsets,
         first_segment_length=np.asarray(batch.column("first_segment_length")),
         pair_labels=labels[0] if labels else None,
+        sources=np.asarray(batch.column(SOURCE)) if SOURCE in names else None,
         word_starts=word_starts,
         masked_positions=positions,
         masked_offsets=masked_offsets,
@@ -198,17 +201,27 @@ def _flat(column: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 
 def shard_faults(
-    data: bytes, lengths: bytes, entry: ShardEntry, schema: pa.Schema, vocab_size: int
+    data: bytes,
+    lengths: bytes,
+    entry: ShardEntry,
+    schema: pa.Schema,
+    vocab_size: int,
+    sources: int = 1,
 ) -> Iterator[str]:
     """Yield what is wrong inside a shard whose sizes and checksums are right."""
     try:
-        yield from _inner_faults(data, lengths, entry, schema, vocab_size)
+        yield from _inner_faults(data, lengths, entry, schema, vocab_size, sources)
     except pa.ArrowInvalid as error:
         yield f"not a valid Arrow file: {error}"
 
 
 def _inner_faults(
-    data: bytes, lengths: bytes, entry: ShardEntry, schema: pa.Schema, vocab_size: int
+    data: bytes,
+    lengths: bytes,
+    entry: ShardEntry,
+    schema: pa.Schema,
+    vocab_size: int,
+    sources: int,
 ) -> Iterator[str]:
     file = pa.ipc.open_file(pa.BufferReader(data))
     if not file.schema.equals(schema):
@@ -232,7 +245,8 @@ def _inner_faults(
         start, end = entry.batch_offsets[number], entry.batch_offsets[number + 1]
         if zlib.crc32(data[start:end]) != entry.batch_crc32[number]:
             yield f"record batch {number}: CRC-32 of its bytes differs from the manifest's"
-        yield from (f"record batch {number}: {one}" for one in _row_faults(rows, vocab_size))
+        found = _row_faults(rows, vocab_size, sources)
+        yield from (f"record batch {number}: {one}" for one in found)
         seen.append(np.diff(rows.offsets))
     counted = np.concatenate(seen) if seen else np.zeros(0, np.int64)
     if counted.size != entry.rows or int(counted.sum()) != entry.tokens:
@@ -244,7 +258,7 @@ def _inner_faults(
         yield "lengths sidecar differs from the shard's own lengths"
 
 
-def _row_faults(rows: InstanceRows, vocab_size: int) -> Iterator[str]:
+def _row_faults(rows: InstanceRows, vocab_size: int, sources: int) -> Iterator[str]:
     row_tokens = np.diff(rows.offsets)
     if rows.input_ids.size and int(rows.input_ids.max()) >= vocab_size:
         yield f"id {rows.input_ids.max()} beyond {vocab_size} entries"
@@ -252,6 +266,8 @@ def _row_faults(rows: InstanceRows, vocab_size: int) -> Iterator[str]:
         yield "first_segment_length beyond the row"
     if rows.pair_labels is not None and not np.isin(rows.pair_labels, (0, 1)).all():
         yield "a pair label other than 0 and 1"
+    if rows.sources is not None and rows.rows and int(rows.sources.max()) >= sources:
+        yield f"source {rows.sources.max()} beyond {sources} sources"
     if rows.word_starts is not None and rows.word_starts.size != rows.input_ids.size:
         yield f"{rows.word_starts.size} word_starts for {rows.input_ids.size} ids"
     if rows.masked_offsets is None or rows.masked_positions is None or rows.masked_lm_ids is None:

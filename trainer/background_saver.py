@@ -12,7 +12,8 @@ from torch import Tensor
 
 from pipeline.config import require
 from pipeline.contract import canonical_json
-from trainer.checkpoint import AttemptFence, CheckpointRef, retain, write
+from trainer.checkpoint import AttemptFence, CheckpointRef, write
+from trainer.retention import Evaluated, retain, set_best
 
 
 class BackgroundSaver:
@@ -22,10 +23,11 @@ class BackgroundSaver:
     is kept for the next save.
     """
 
-    def __init__(self, fence: AttemptFence, *, keep: int) -> None:
+    def __init__(self, fence: AttemptFence, *, keep: int, keep_every_steps: int = 0) -> None:
         require(keep >= 1, "training.keep_checkpoints", keep, "must be at least 1")
         self._fence = fence
         self._keep = keep
+        self._keep_every_steps = keep_every_steps
         self._copies: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}}
         self._in_flight: Future[CheckpointRef] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -37,10 +39,12 @@ class BackgroundSaver:
         model: Mapping[str, Tensor],
         optimizer: Mapping[str, Tensor],
         state: Mapping[str, Any],
+        best: Evaluated | None = None,
     ) -> None:
         """Copy everything and start to write; waits for a save in flight first.
 
-        Raises what that one failed with.
+        `best` is given where the checkpoint is the best one so far. Raises what the save in flight
+        failed with.
         """
         self.wait()
         encoded = canonical_json(state)
@@ -49,7 +53,7 @@ class BackgroundSaver:
             "optimizer": _copy(optimizer, self._copies["optimizer"]),
         }
         self._copies = copies
-        self._in_flight = self._thread.submit(self._write, step, copies, encoded)
+        self._in_flight = self._thread.submit(self._write, step, copies, encoded, best)
 
     @property
     def is_busy(self) -> bool:
@@ -69,10 +73,16 @@ class BackgroundSaver:
             self._thread.shutdown()
 
     def _write(
-        self, step: int, copies: dict[str, dict[str, Tensor]], state: bytes
+        self,
+        step: int,
+        copies: dict[str, dict[str, Tensor]],
+        state: bytes,
+        best: Evaluated | None,
     ) -> CheckpointRef:
         ref = write(self._fence, step, copies["model"], copies["optimizer"], state)
-        retain(self._fence, keep=self._keep)
+        if best is not None:
+            set_best(self._fence, best)
+        retain(self._fence, keep=self._keep, keep_every_steps=self._keep_every_steps)
         return ref
 
     def __enter__(self) -> BackgroundSaver:

@@ -7,7 +7,8 @@ Below a training generation:
                                               state.json, and manifest.json last
     latest.json                               the newest one, moved by compare-and-swap
 
-A folder without a manifest is a save that did not end; it is passed over and named.
+A folder without a manifest is a save that did not end; it is passed over and named. Which of them
+stay is said in trainer/retention.py.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ import safetensors.torch
 from torch import Tensor
 
 from pipeline.commit import Generation
-from pipeline.config import require
 from pipeline.contract import MANIFEST_VERSION, ObjectEntry, canonical_json
 from pipeline.errors import ConflictError, CorruptError
 from pipeline.storage import Storage, sha256
@@ -54,7 +54,7 @@ class CheckpointRef:
     @property
     def name(self) -> str:
         """Its folder below the generation."""
-        return _folder(self.step, self.attempt)
+        return checkpoint_folder(self.step, self.attempt)
 
     def to_json(self) -> dict[str, Any]:
         """Return the form latest.json holds and rank 0 broadcasts."""
@@ -122,7 +122,8 @@ def _attempt_name(attempt: int) -> str:
     return f"attempts/{attempt:04d}.json"
 
 
-def _folder(step: int, attempt: int) -> str:
+def checkpoint_folder(step: int, attempt: int) -> str:
+    """Return the name of a checkpoint's folder below the generation."""
     return f"checkpoints/step-{step:09d}-attempt-{attempt:04d}"
 
 
@@ -152,7 +153,7 @@ def write(
     """Do what `save` does, with a state that is serialised already."""
     generation = fence.generation
     storage = generation.storage
-    folder = _folder(step, fence.attempt)
+    folder = checkpoint_folder(step, fence.attempt)
     fence.require_newest(storage)
     entries = []
     # One file after the other: only one is in memory twice.
@@ -218,7 +219,7 @@ def latest(
     """
     storage = generation.storage
     skipped: list[str] = []
-    for step, attempt in _newest_first(storage, generation):
+    for step, attempt in newest_first(storage, generation):
         if step in except_steps:
             continue
         try:
@@ -264,38 +265,7 @@ def load_model(generation: Generation, ref: CheckpointRef) -> dict[str, Tensor]:
     return dict(safetensors.torch.load(_read_object(storage, name, entries[MODEL])))
 
 
-def retain(fence: AttemptFence, *, keep: int) -> tuple[str, ...]:
-    """Delete what is older than the newest `keep` committed checkpoints; return its names.
-
-    The newest one is read back and verified first; nothing is deleted unless it, or one before
-    it, verifies, and never that one. Left-overs of saves that did not end go with the old ones.
-    Raises ConfigError for keep < 1, ConflictError if a later attempt has begun.
-    """
-    require(keep >= 1, "training.keep_checkpoints", keep, "must be at least 1")
-    generation = fence.generation
-    storage = generation.storage
-    newest, _ = latest(generation)
-    if newest is None:
-        return ()
-    fence.require_newest(storage)
-    kept = 1
-    removed = []
-    for step, attempt in _newest_first(storage, generation):
-        if (step, attempt) >= (newest.step, newest.attempt):
-            continue
-        folder = generation.name(_folder(step, attempt))
-        if kept < keep and storage.size(f"{folder}/{MANIFEST}") is not None:
-            kept += 1
-            continue
-        # The manifest first: from then on it is no checkpoint, at a kill in between too.
-        storage.delete(f"{folder}/{MANIFEST}")
-        for name, _ in list(storage.list(f"{folder}/")):
-            storage.delete(name)
-        removed.append(_folder(step, attempt))
-    return tuple(removed)
-
-
-def _newest_first(storage: Storage, generation: Generation) -> list[tuple[int, int]]:
+def newest_first(storage: Storage, generation: Generation) -> list[tuple[int, int]]:
     """Return (step, attempt) of every folder, complete or not."""
     start = generation.name("")
     found = set()
@@ -307,7 +277,7 @@ def _newest_first(storage: Storage, generation: Generation) -> list[tuple[int, i
 
 
 def _verify(storage: Storage, generation: Generation, step: int, attempt: int) -> CheckpointRef:
-    folder = generation.name(_folder(step, attempt))
+    folder = generation.name(checkpoint_folder(step, attempt))
     uri = f"{storage.uri}/{folder}"
     if storage.size(f"{folder}/{MANIFEST}") is None:
         raise CorruptError(f"{uri}: has no {MANIFEST}: the save did not end")

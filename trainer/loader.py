@@ -17,8 +17,9 @@ import numpy as np
 
 from pipeline.config import MaskingConfig, require
 from pipeline.contract import ShardEntry
+from pipeline.instance_rows import InstanceRows
 from pipeline.instance_set import InstanceSet
-from trainer.assembly import Instances, cut_batch, join_batches, make_batch
+from trainer.assembly import Instances, Taken, cut_batch, gather, join_batches, make_batch
 from trainer.batch import Batch
 from trainer.data_plan import DataPlan, LoaderState
 from trainer.epoch_order import RecordBatches
@@ -190,8 +191,10 @@ def evaluation_batches(
     world_size: int,
     batch_size: int,
     max_instances: int | None = None,
-) -> Iterator[Batch]:
+) -> Iterator[tuple[int, Batch]]:
     """Yield a rank's part of the first `max_instances` held-out instances (None: of all).
+
+    Each batch is of one source, whose number in `instance_set.sources` stands before it.
 
     Always the same instances in the same order under the same masks: those of epoch 0 of their
     own purpose, or the shards' static ones. Over all ranks each instance comes once. Batches
@@ -223,7 +226,7 @@ def _evaluate(
     rules: MaskingConfig,
     wanted: range,
     batch_size: int,
-) -> Iterator[Batch]:
+) -> Iterator[tuple[int, Batch]]:
     ends = np.cumsum(table.rows).tolist()
     for index, end in enumerate(ends):
         first = end - int(table.rows[index])
@@ -232,12 +235,28 @@ def _evaluate(
             continue
         rows = instance_set.read_rows(shards[table.shard[index]], int(table.number[index]))
         instances = Instances.of(rows, int(table.first_instance[index]))
-        batch = make_batch(
-            instances.span(start - first, stop - first),
-            seed=seed,
-            purpose="evaluation_mask",
-            epoch=0,
-            rules=rules,
-            classes=instance_set.token_classes,
-        )
-        yield from cut_batch(batch, 0, stop - start, batch_size, "sequences")
+        for source, part in _by_source(rows, instances, start - first, stop - first):
+            batch = make_batch(
+                part,
+                seed=seed,
+                purpose="evaluation_mask",
+                epoch=0,
+                rules=rules,
+                classes=instance_set.token_classes,
+            )
+            for one in cut_batch(batch, 0, part.count, batch_size, "sequences"):
+                yield source, one
+
+
+def _by_source(
+    rows: InstanceRows, instances: Instances, start: int, stop: int
+) -> Iterator[tuple[int, Instances]]:
+    """Yield rows [start, stop) source by source."""
+    if rows.sources is None:
+        yield 0, instances.span(start, stop)
+        return
+    sources = rows.sources[start:stop]
+    for source in np.unique(sources).tolist():
+        of_source = start + np.flatnonzero(sources == source)
+        taken = Taken(instances=instances, rows=of_source, counts=np.array([of_source.size]))
+        yield source, gather([taken])[0]

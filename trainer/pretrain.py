@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from pipeline.commit import Generation
 from pipeline.errors import TrainingError
 from pipeline.instance_set import InstanceSet
 from pipeline.metrics import TrainingMetrics
+from trainer.batch import Batch
 from trainer.checkpoint import AttemptFence, CheckpointRef, latest, load
 from trainer.config import TrainerConfig
 from trainer.data_plan import DataPlan, LoaderState
@@ -51,9 +52,18 @@ class Run:
     metrics: TrainingMetrics | None
     """On rank 0."""
 
+    def phase(self, step: int) -> int:
+        """Return the phase of the last of `step` updates, from 0."""
+        return self.plan.phase(max(step - 1, 0))
+
     def instances(self, step: int) -> InstanceSet:
         """Return the set that an evaluation after `step` updates is on: that of its phase."""
-        return self.sources[self.plan.phase(max(step - 1, 0))][0].instances
+        return self.sources[self.phase(step)][0].instances
+
+    def stays(self, step: int) -> bool:
+        """Whether the checkpoint after `step` updates is one that stays for good."""
+        every = self.config.training.keep_every_steps
+        return every > 0 and step % every == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,10 +202,10 @@ def _train(
             if every and progress.step % every == 0 and progress.step < steps:
                 evaluation = _evaluate(run, model, progress.step)
                 if recorder:
-                    recorder.evaluation(progress.step, evaluation)
+                    recorder.evaluation(progress.step, run.phase(progress.step), evaluation)
             if recorder:
                 # At the start of a phase too: a failure then never goes back to other data.
-                now = progress.step in run.plan.phase_starts
+                now = progress.step in run.plan.phase_starts or run.stays(progress.step)
                 urgent = result.checkpoint_asked
                 recorder.save_when_due(model, optimizer, progress, now=now, urgent=urgent)
             run.worker.requests.answer(request)
@@ -210,7 +220,7 @@ def _train(
             leftovers=ExitStack(),
         )
     if recorder:
-        recorder.evaluation(steps, evaluation)
+        recorder.evaluation(steps, run.phase(steps), evaluation)
         recorder.finish(model, optimizer, progress, evaluation, run.instances(steps))
     return None
 
@@ -317,13 +327,33 @@ def _evaluate(run: Run, model: EncoderForPreTraining, step: int) -> EvalResult:
     rules = config.masking
     if config.evaluation.masking_probability:
         rules = dataclasses.replace(rules, probability=config.evaluation.masking_probability)
-    batches = evaluation_batches(
-        run.instances(step),
-        seed=config.seed,
-        rules=rules,
-        rank=worker.rank,
-        world_size=worker.world_size,
-        batch_size=config.evaluation.batch_size,
-        max_instances=config.evaluation.max_instances,
+    sets = [source.instances for source in run.sources[run.phase(step)]]
+    names = [
+        # By place, since nothing else tells the sets of other runs apart but where they lie.
+        [name if place == 1 else f"{place}/{name}" for name in one.sources]
+        for place, one in enumerate(sets, 1)
+    ]
+
+    def batches() -> Iterator[tuple[int, Batch]]:
+        before = 0
+        for one in sets:
+            for source, batch in evaluation_batches(
+                one,
+                seed=config.seed,
+                rules=rules,
+                rank=worker.rank,
+                world_size=worker.world_size,
+                batch_size=config.evaluation.batch_size,
+                max_instances=config.evaluation.max_instances,
+            ):
+                yield before + source, batch
+            before += len(one.sources)
+
+    return evaluate(
+        model,
+        batches(),
+        device=worker.device,
+        group=worker.group,
+        sources=names[0],
+        mixed_sources=[name for of_set in names[1:] for name in of_set],
     )
-    return evaluate(model, batches, device=worker.device, group=worker.group)

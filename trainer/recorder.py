@@ -16,11 +16,12 @@ from pipeline.instance_set import InstanceSet
 from pipeline.metrics import TrainingMetrics
 from trainer.background_saver import BackgroundSaver
 from trainer.checkpoint import AttemptFence
-from trainer.config import TrainerConfig
+from trainer.config import TrainerConfig, training_identity
 from trainer.journal import Journal
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import optimizer_tensors
 from trainer.progress import Progress, Rollback
+from trainer.retention import Evaluated, read_best
 from trainer.step import EvalResult, StepResult
 
 # What the metrics call the loss of an objective's pairs.
@@ -99,7 +100,13 @@ class Recorder:
         self._workers = workers
         self._generation = fence.generation
         self._fence = fence
-        self._saver = BackgroundSaver(fence, keep=config.training.keep_checkpoints)
+        self._saver = BackgroundSaver(
+            fence,
+            keep=config.training.keep_checkpoints,
+            keep_every_steps=config.training.keep_every_steps,
+        )
+        self._best = read_best(fence.generation)
+        self._evaluated: Evaluated | None = None
         rollbacks = [one.to_json() for one in progress.rollbacks]
         self._journal = Journal(fence, progress.step, rollbacks)
         self._metrics = metrics
@@ -185,11 +192,14 @@ class Recorder:
             self._told_of_waiting = True
         self._is_started = True
 
-    def evaluation(self, step: int, result: EvalResult) -> None:
-        """Record an evaluation."""
+    def evaluation(self, step: int, phase: int, result: EvalResult) -> None:
+        """Record an evaluation of the weights after `step` updates; phases count from 0."""
+        self._evaluated = Evaluated(step=step, phase=phase, mlm_loss_nats=result.mlm_loss_nats)
         self._metrics.evaluation_loss.labels("masked_lm").set(result.mlm_loss_nats)
         if result.pair_loss is not None:
             self._metrics.evaluation_loss.labels(self._pair_objective).set(result.pair_loss)
+        for source, figures in result.by_source.items():
+            self._metrics.evaluation_source_loss.labels(source).set(figures.mlm_loss_nats)
         self._journal.write({"kind": "evaluation", "step": step, **asdict(result)})
         # Evaluation is no part of the next record's step time.
         self._window = Window()
@@ -224,13 +234,17 @@ class Recorder:
     ) -> None:
         """Start a checkpoint where `training.checkpoint_seconds` have passed since the last.
 
+        And where the weights were evaluated as better than those of every checkpoint so far.
         One that is still being written puts it off: the other ranks would wait in a collective
         until that has ended, which takes as long as the store does. (With 0 seconds every step
         makes one, and waits, as with `now`.) An `urgent` one is committed on return: who asked for
         it may end this process at any moment, so nothing else is to compete with the writing.
         """
-        wanted = 0.0 if now or urgent else self._config.training.checkpoint_seconds
-        if time.monotonic() - self._saved < wanted or (wanted > 0.0 and self._saver.is_busy):
+        seconds = self._config.training.checkpoint_seconds
+        waits = now or urgent or seconds == 0.0
+        is_best = self._new_best(progress.step) is not None
+        is_due = waits or is_best or time.monotonic() - self._saved >= seconds
+        if not is_due or (self._saver.is_busy and not waits):
             return
         # An update can leave weights that are not finite; the next step will tell, and go back.
         if not _is_finite(model):
@@ -241,16 +255,26 @@ class Recorder:
             self._saver.wait()
             _log.warning("step %d: a checkpoint was asked for and is committed", progress.step)
 
+    def _new_best(self, step: int) -> Evaluated | None:
+        """Return the evaluation of the weights after `step`, if it is the best so far."""
+        found = self._evaluated
+        if found is None or found.step != step or not found.is_better_than(self._best):
+            return None
+        return found
+
     def _save(
         self, model: EncoderForPreTraining, optimizer: torch.optim.Optimizer, progress: Progress
     ) -> None:
+        best = self._new_best(progress.step)
+        self._best = best or self._best
         # Before the checkpoint: a resume keeps the records up to it and writes none of them again.
         self._journal.flush()
         self._saver.save(
             step=progress.step,
             model=model.state_dict(),
             optimizer=optimizer_tensors(optimizer, model),
-            state=progress.to_json(),
+            state={"config": training_identity(self._config), **progress.to_json()},
+            best=best,
         )
         self._generation.storage.replace(self._generation.name(METRICS_TEXT), self._metrics.text())
 

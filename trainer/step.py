@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import numpy as np
@@ -54,16 +54,26 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvalResult:
+class EvalFigures:
     """Means over the targets of all ranks, the same on each of them."""
 
     mlm_loss_nats: float
     mlm_accuracy: float
+    mlm_perplexity: float
+    """exp of the loss, at most e^700."""
     pair_loss: float | None
     """Nats; None, like the accuracy, where the objective has no pairs."""
     pair_accuracy: float | None
     masked_tokens: int
     pairs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalResult(EvalFigures):
+    """Of all instances of the set, and of each source."""
+
+    by_source: dict[str, EvalFigures]
+    """Where there are several; without those that have no masked token."""
 
 
 def train_step(
@@ -148,40 +158,58 @@ def train_step(
 
 def evaluate(
     model: EncoderForPreTraining,
-    batches: Iterable[Batch],
+    batches: Iterable[tuple[int, Batch]],
     *,
     device: torch.device,
     group: ProcessGroup | None,
+    sources: Sequence[str] = ("",),
+    mixed_sources: Sequence[str] = (),
 ) -> EvalResult:
     """Return losses and accuracies over the batches of all ranks, in float32, without dropout.
+
+    Before each batch stands the number of its source: of `sources`, which the figures over all are
+    of, or after these of `mixed_sources`, which have figures of their own only.
 
     Raises TrainingError when no rank has a masked token, DivergenceError for a loss that is not
     finite.
     """
     was_training = model.training
     model.eval()
-    sums = torch.zeros(6, dtype=torch.float64, device=device)
+    names = [*sources, *mixed_sources]
+    sums_N6 = torch.zeros(len(names), 6, dtype=torch.float64, device=device)
     with torch.inference_mode():
-        for batch in batches:
+        for source, batch in batches:
             model.check(batch)
             losses = _losses(model, batch, "fp32", device)
             masked_tokens, pairs, _, _ = _counts(batch)
-            sums[:4] += torch.stack([value.double() for value in losses])
-            sums[4] += masked_tokens
-            sums[5] += pairs
-        _reduce(sums, group)
+            sums_N6[source, :4] += torch.stack([value.double() for value in losses])
+            sums_N6[source, 4] += masked_tokens
+            sums_N6[source, 5] += pairs
+        _reduce(sums_N6, group)
     model.train(was_training)
-    mlm, mlm_correct, pair, pair_correct = sums[:4].tolist()
-    masked_tokens, pairs = sums[4:].long().tolist()
-    _require_targets("evaluation", masked_tokens)
-    require_finite("evaluation", masked_lm_loss=mlm / masked_tokens, pair_loss=pair / max(pairs, 1))
-    return EvalResult(
-        mlm_loss_nats=mlm / masked_tokens,
+    by_source = {
+        name: _figures(sums.tolist())
+        for name, sums in zip(names, sums_N6, strict=True)
+        if len(names) > 1 and sums[4] > 0
+    }
+    whole = _figures(sums_N6[: len(sources)].sum(0).tolist())
+    return EvalResult(**asdict(whole), by_source=by_source)
+
+
+def _figures(sums: Sequence[float]) -> EvalFigures:
+    """Return the means of sums over masked tokens and over pairs."""
+    mlm, mlm_correct, pair, pair_correct, masked_tokens, pairs = sums
+    _require_targets("evaluation", int(masked_tokens))
+    loss = mlm / masked_tokens
+    require_finite("evaluation", masked_lm_loss=loss, pair_loss=pair / max(pairs, 1.0))
+    return EvalFigures(
+        mlm_loss_nats=loss,
         mlm_accuracy=mlm_correct / masked_tokens,
+        mlm_perplexity=math.exp(min(loss, 700.0)),
         pair_loss=pair / pairs if pairs else None,
         pair_accuracy=pair_correct / pairs if pairs else None,
-        masked_tokens=masked_tokens,
-        pairs=pairs,
+        masked_tokens=int(masked_tokens),
+        pairs=int(pairs),
     )
 
 

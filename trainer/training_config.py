@@ -60,9 +60,12 @@ class TrainingConfig:
     device: Operational[Literal["auto", "cpu", "cuda"]] = "auto"
     """auto: a GPU for each worker where the cluster has enough of them, else the CPU."""
     checkpoint_seconds: Operational[float] = 600.0
-    """Time between checkpoints; the last step always makes one."""
+    """Time between checkpoints. The last step, the start of a phase, each multiple of
+    keep_every_steps and an evaluation better than those before make one too."""
     keep_checkpoints: Operational[int] = 2
-    """Newest checkpoints that stay."""
+    """Newest checkpoints that stay, beside the best one."""
+    keep_every_steps: Operational[int] = 0
+    """The checkpoint of each multiple of this number of steps stays for good; 0: none does."""
     log_steps: Operational[int] = 10
     """Steps between two records of metrics.jsonl."""
     max_restarts: Operational[int] = 8
@@ -138,7 +141,9 @@ class TrainingConfig:
             self.checkpoint_seconds,
             "must be >= 0",
         )
-        require(self.max_restarts >= 0, "training.max_restarts", self.max_restarts, "must be >= 0")
+        for name in ("max_restarts", "keep_every_steps"):
+            value = getattr(self, name)
+            require(value >= 0, f"training.{name}", value, "must be >= 0")
 
     @property
     def least_workers(self) -> int:
@@ -155,7 +160,7 @@ class EvaluationConfig:
     every_steps: Operational[int] = 0
     """Steps between evaluations; 0: after the last step only."""
     max_instances: Identity[int] = 100_000
-    """Held-out instances to evaluate on, the first ones."""
+    """Held-out instances to evaluate on, the first ones of each set of a mixture."""
     masking_probability: Identity[float] = 0.0
     """Share of the maskable tokens that are predicted in evaluation (of dynamic masks), so that
     runs which train on other shares can be compared; 0: masking.probability."""

@@ -138,8 +138,20 @@ def write_instances(
         offsets=offsets,
         first_segment_length=first_segment_length,
         pair_labels=None if plan.pair_labels is None else plan.pair_labels[order],
+        sources=_sources(documents, segments[row_segments[:-1], 0]),
         word_starts=columns[1] if len(columns) > 1 else None,
     )
+
+
+def _sources(documents: EncodedDocuments, tokens: NDArray[np.int64]) -> NDArray[np.uint16] | None:
+    """Return the source of the document that each of these tokens stands in."""
+    if documents.sources is None:
+        return None
+    first_tokens = documents.sentence_offsets[documents.document_offsets[:-1]]
+    # Of documents that begin at one token, the last is the one that has it: the others are empty.
+    place = np.searchsorted(first_tokens, tokens, side="right") - 1
+    found: NDArray[np.uint16] = documents.sources[place]
+    return found
 
 
 @nb.njit(cache=True, nogil=True)

@@ -124,6 +124,7 @@ def run(config: PipelineConfig) -> dict[str, Any]:
                     "documents_checked": sum(facts["documents_checked"] for facts in built),
                     "documents_shared": 0,
                 },
+                "sources": [source.name for source in config.documents.sources],
                 "special_ids": words_manifest["special_ids"],
                 "tokenizer": {
                     key: words_manifest["objects"][name] for name, key in tokenizer.items()

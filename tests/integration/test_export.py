@@ -33,7 +33,7 @@ def test_transformers_gives_the_same_logits_and_the_same_held_out_loss(
     ours, instances, _ = trained_model(trained.settings)
     theirs = BertForPreTraining.from_pretrained(exported).eval()
     total, targets = 0.0, 0
-    for batch in evaluation_batches(
+    for _, batch in evaluation_batches(
         instances,
         seed=trained.settings.seed,
         rules=trained.settings.masking,
@@ -109,6 +109,8 @@ def test_the_report_and_the_summary_tell_of_the_run(trained: TrainedRun) -> None
         "documents",
         "eval_mlm_accuracy",
         "eval_mlm_loss_nats",
+        "eval_mlm_loss_nats_by_source",
+        "eval_mlm_perplexity",
         "eval_nsp_accuracy",
         "instances",
         "peak_rss_bytes",

@@ -198,6 +198,7 @@ def write_instances(
             "seed": SEED,
             "sets": [{"counts": counts, "max_seq_length": 40, "shards": shards}],
             "word_starts": False,
+            "sources": ["corpus"],
             "special_ids": {token: number for number, token in enumerate(SPECIAL_TOKENS)},
             "tokenizer": {name.replace(".", "_"): one for name, one in vocabulary_objects.items()},
             "vocab_size": len(VOCABULARY),

@@ -169,6 +169,35 @@ def test_shards_of_every_objective_keep_the_contract(objective: str, mode: str) 
     assert sum(built.counts["length_histogram"]) == built.counts["instances"]
 
 
+@pytest.mark.parametrize("objective", ["nsp", "sop", "full_sentences", "sentence"])
+def test_each_instance_has_the_source_of_its_first_segment(objective: str) -> None:
+    rng = np.random.default_rng(7)
+    documents = []
+    for number in range(120):
+        source, first = (("news", 0), ("blog", 10))[number % 2]
+        sentences = [
+            " ".join(WORDS[word] for word in rng.integers(first, first + 10, rng.integers(1, 15)))
+            for _ in range(rng.integers(0, 9))
+        ]
+        documents.append((f"{source}/file#{number}.0", sentences if number % 7 else ["", ""]))
+    sources = (*SOURCES, SourceConfig(name="blog", format="text", path="y"))
+    built = build(documents, config_of(sources, objective=objective), blocks=3)
+    # The words of the blog are in the vocabulary only as pieces.
+    news = [VOCABULARY.index(word) for word in WORDS[:10]]
+    found = []
+    for rows in built.rows():
+        assert rows.sources is not None
+        first_ids = rows.input_ids[rows.offsets[:-1] + 1]
+        assert np.array_equal(rows.sources == 0, np.isin(first_ids, news))
+        found.append(rows.sources)
+    assert np.array_equal(np.unique(np.concatenate(found)), [0, 1])
+    entry = built.entries[0]
+    shard = (built.objects[entry.object.name], built.objects[entry.lengths.name], entry)
+    schema = built.file(entry).schema
+    assert list(shard_faults(*shard, schema, len(VOCABULARY), 2)) == []
+    assert "source 1 beyond 1" in next(shard_faults(*shard, schema, len(VOCABULARY), 1))
+
+
 def test_a_shard_has_its_rows_exactly_and_no_two_shards_are_alike() -> None:
     """A known fault elsewhere: the start never advances, so that every shard is the same."""
     documents = english(400)

@@ -295,4 +295,4 @@ def test_labels_and_word_starts_that_make_no_sense_are_faults() -> None:
     short = pa.array([[True]] * 20, schema.field("word_starts").type)
     batch = record_batch(rows, schema, 0, 20).set_column(2, schema.field(2), short)
     read = instance_rows(batch)
-    assert "20 word_starts for" in " ".join(_row_faults(read, 10_000))
+    assert "20 word_starts for" in " ".join(_row_faults(read, 10_000, 1))

@@ -22,9 +22,11 @@ ENTRIES = (*SPECIAL_TOKENS, *WORDS, *HOSTILE)
 MAX_SEQ_LENGTH = 32
 ENTROPY = 5.5
 EVALUATION = {
+    "by_source": {},
     "masked_tokens": 800,
     "mlm_accuracy": 0.314,
     "mlm_loss_nats": 4.25,
+    "mlm_perplexity": 70.1,
     "pair_accuracy": 0.625,
     "pair_loss": 0.66,
     "pairs": 40,
@@ -154,6 +156,7 @@ def write_instances(root: Path) -> None:
             "seed": 0,
             "sets": [{"counts": counts, "max_seq_length": MAX_SEQ_LENGTH, "shards": shards}],
             "word_starts": False,
+            "sources": ["corpus"],
             "special_ids": {token: number for number, token in enumerate(SPECIAL_TOKENS)},
             "tokenizer": {
                 key: asdict(ObjectEntry.of(names[key], data)) for key, data in tokenizer.items()

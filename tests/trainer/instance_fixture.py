@@ -153,6 +153,7 @@ def commit_instances(
             "objective": objective,
             "seed": SEED,
             "sets": [{"max_seq_length": 64, "shards": entries}],
+            "sources": ["corpus"],
             "special_ids": {token: number for number, token in enumerate(SPECIAL_TOKENS)},
             "tokenizer": {
                 name.replace(".", "_"): asdict(ObjectEntry.of(name, data))

@@ -145,7 +145,7 @@ def evaluate(
     max_instances: int | None = None,
 ) -> Iterator[Batch]:
     """A rank's held-out batches."""
-    return evaluation_batches(
+    found = evaluation_batches(
         instance_set,
         seed=SEED,
         rules=RULES,
@@ -154,3 +154,4 @@ def evaluate(
         batch_size=batch_size,
         max_instances=max_instances,
     )
+    return (batch for _, batch in found)

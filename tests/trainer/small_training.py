@@ -101,6 +101,7 @@ def commit_sets(
     objective: Objective = "nsp",
     rows_per_batch: int = 8,
     static_rules: MaskingConfig | None = None,
+    sources: Sequence[str] = ("corpus",),
 ) -> InstanceSet:
     """Commit one generation with a set for each length, a shard for each split; return the first.
 
@@ -112,6 +113,7 @@ def commit_sets(
         objective=objective,
         word_starts=False,
         static_masking=bool(static_rules),
+        sources=len(sources),
     )
     entries: dict[int, list[dict[str, Any]]] = {}
     for length, splits in sets.items():
@@ -139,6 +141,7 @@ def commit_sets(
             "objective": objective,
             "seed": 0,
             "sets": [{"max_seq_length": one, "shards": entries[one]} for one in sorted(sets)],
+            "sources": list(sources),
             "special_ids": {token: number for number, token in enumerate(SPECIAL_TOKENS)},
             "tokenizer": {
                 name.replace(".", "_"): asdict(ObjectEntry.of(name, data))

@@ -137,7 +137,7 @@ def test_word_starts_come_back_from_committed_shards(tmp_path) -> None:  # type:
     batches = evaluation_batches(
         instances, seed=SEED, rules=rules, rank=0, world_size=1, batch_size=64
     )
-    got = np.concatenate([batch.input_ids for batch in batches])
+    got = np.concatenate([batch.input_ids for _, batch in batches])
     expected = mask_tokens(
         rows.input_ids,
         rows.offsets,

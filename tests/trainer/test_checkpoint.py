@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from pipeline.commit import Generation
-from pipeline.errors import ConfigError, ConflictError, CorruptError, StorageError
+from pipeline.errors import ConflictError, CorruptError, StorageError
 from pipeline.storage import LocalStorage
-from trainer.background_saver import BackgroundSaver
 from trainer.checkpoint import (
     MANIFEST,
     MODEL,
@@ -29,9 +28,9 @@ from trainer.checkpoint import (
     latest,
     load,
     load_model,
-    retain,
     save,
 )
+from trainer.retention import retain
 
 FINGERPRINT = "feedfacefeedfacefeed"
 
@@ -291,41 +290,3 @@ def test_replace_if_has_one_winner(tmp_path: Path) -> None:
     assert not storage.replace_if("counter", b"63", b"0")
     assert not storage.replace_if("absent", b"", b"0")
     assert storage.size("absent") is None
-
-
-@pytest.mark.parametrize("keep", [1, 2, 5])
-def test_the_newest_are_kept(generation: Generation, keep: int) -> None:
-    fence = AttemptFence.take(generation)
-    refs = [save_step(fence, step) for step in (1, 2, 3, 4)]
-    removed = retain(fence, keep=keep)
-    assert list(removed) == [ref.name for ref in reversed(refs[: max(0, 4 - keep)])]
-    assert folders(generation) == {Path(ref.name).name for ref in refs[-keep:]}
-    for ref in refs[-keep:]:
-        load(generation, ref)
-
-
-def test_the_only_good_checkpoint_is_never_removed(generation: Generation) -> None:
-    fence = AttemptFence.take(generation)
-    save_step(fence, 1)
-    good = save_step(fence, 2)
-    for step in (3, 4):
-        flip(folder(generation, save_step(fence, step)) / OPTIMIZER)
-    removed = retain(fence, keep=1)
-    assert removed == ("checkpoints/step-000000001-attempt-0001",)
-    assert latest(generation)[0] == good
-
-
-def test_left_overs_of_older_saves_are_removed_and_do_not_count(generation: Generation) -> None:
-    fence = AttemptFence.take(generation)
-    refs = [save_step(fence, step) for step in (1, 2, 3)]
-    (folder(generation, refs[1]) / MANIFEST).unlink()
-    assert retain(fence, keep=2) == (refs[1].name,)
-    assert folders(generation) == {Path(ref.name).name for ref in (refs[0], refs[2])}
-
-
-def test_keep_must_be_at_least_one(generation: Generation) -> None:
-    fence = AttemptFence.take(generation)
-    with pytest.raises(ConfigError, match=r"training\.keep_checkpoints = 0"):
-        retain(fence, keep=0)
-    with pytest.raises(ConfigError, match=r"training\.keep_checkpoints = 0"):
-        BackgroundSaver(fence, keep=0)

@@ -122,7 +122,8 @@ KILLED_SAVES = """
 import json, os, signal, sys
 import torch
 from pipeline.commit import Generation
-from trainer.checkpoint import AttemptFence, latest, load, retain, save
+from trainer.checkpoint import AttemptFence, latest, load, save
+from trainer.retention import retain
 
 root = sys.argv[1]
 # Every call by which a save changes the disk: die just before it.

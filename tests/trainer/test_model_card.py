@@ -12,7 +12,13 @@ from trainer.convert.model_card import model_card
 from trainer.models.encoder_model import EncoderForPreTraining
 
 TRAINING: dict[str, Any] = {
-    "evaluation": {"mlm_accuracy": 0.314, "mlm_loss_nats": 4.25, "pair_accuracy": 0.625},
+    "evaluation": {
+        "by_source": {"books": {"mlm_loss_nats": 3.5}},
+        "mlm_accuracy": 0.314,
+        "mlm_loss_nats": 4.25,
+        "mlm_perplexity": 70.1,
+        "pair_accuracy": 0.625,
+    },
     "identity": {"masking": {"probability": 0.15}},
     "parameters": 12_345,
     "sequences_seen": 9_000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,13 @@ import torch
 from pipeline.commit import Generation
 from tests.trainer.small_training import commit_sets, make_rows, small_config
 from trainer import background_saver
-from trainer.checkpoint import AttemptFence, latest, write
+from trainer.checkpoint import AttemptFence, latest, load, write
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer
 from trainer.progress import Progress
 from trainer.recorder import Recorder, training_metrics
+from trainer.retention import read_best
+from trainer.step import EvalResult
 from trainer.training_run import initial_model
 
 
@@ -32,6 +35,19 @@ def slow_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(background_saver, "write", late)
     yield open_again
     open_again.set()
+
+
+def evaluation(loss: float) -> EvalResult:
+    return EvalResult(
+        mlm_loss_nats=loss,
+        mlm_accuracy=0.5,
+        mlm_perplexity=math.exp(loss),
+        pair_loss=None,
+        pair_accuracy=None,
+        masked_tokens=10,
+        pairs=0,
+        by_source={},
+    )
 
 
 def recorder_of(root: Path, seconds: float) -> tuple[Recorder, EncoderForPreTraining, Generation]:
@@ -75,3 +91,42 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
         recorder.save_when_due(model, optimizer, Progress(step=2))
     ref, _ = latest(generation)
     assert ref is not None and ref.step == 1
+
+
+def test_an_evaluation_better_than_all_before_makes_a_checkpoint_that_stays(
+    tmp_path: Path,
+) -> None:
+    recorder, model, generation = recorder_of(tmp_path, seconds=1e6)
+    optimizer = make_optimizer(model, small_config(tmp_path).optimizer)
+    with recorder:
+        for step, loss in ((1, 5.0), (2, 4.0), (3, 4.5), (4, 4.0)):
+            recorder.evaluation(step, 0, evaluation(loss))
+            recorder.save_when_due(model, optimizer, Progress(step=step))
+            recorder.save_when_due(model, optimizer, Progress(step=step))  # is not made twice
+            recorder._saver.wait()
+    assert committed(generation) == [1, 2]
+    # A later attempt knows of it.
+    recorder, model, generation = recorder_of(tmp_path, seconds=1e6)
+    with recorder:
+        recorder.evaluation(5, 0, evaluation(4.2))  # would be put off, were it one
+        recorder.save_when_due(model, optimizer, Progress(step=5))
+        recorder.evaluation(6, 0, evaluation(3.9))
+        recorder.save_when_due(model, optimizer, Progress(step=6))
+    assert committed(generation) == [1, 2, 6]
+    best = read_best(generation)
+    assert best is not None and (best.step, best.mlm_loss_nats) == (6, 3.9)
+
+
+def test_a_checkpoint_says_what_its_run_was_configured_as(tmp_path: Path) -> None:
+    recorder, model, generation = recorder_of(tmp_path, seconds=0.0)
+    config = small_config(tmp_path, training={"checkpoint_seconds": 0.0})
+    optimizer = make_optimizer(model, config.optimizer)
+    with recorder:
+        recorder.save_when_due(model, optimizer, Progress(step=1))
+    ref, _ = latest(generation)
+    assert ref is not None
+    told = load(generation, ref).state["config"]
+    assert told["model"]["hidden_size"] == config.model.hidden_size
+    assert told["seed"] == config.seed
+    # Where a run lies and how fast it is made is none of its identity.
+    assert str(tmp_path) not in str(told) and "workers" not in told["training"]

@@ -133,6 +133,8 @@ def test_summary_holds_the_figures_of_the_model_and_of_its_own_data(root: Path) 
         "documents": 31,
         "eval_mlm_accuracy": 0.314,
         "eval_mlm_loss_nats": 4.25,
+        "eval_mlm_loss_nats_by_source": {},
+        "eval_mlm_perplexity": 70.1,
         "eval_nsp_accuracy": 0.625,
         "instances": 16,
         "peak_rss_bytes": 5_000_000,

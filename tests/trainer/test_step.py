@@ -22,7 +22,7 @@ from trainer.losses import masked_lm_loss, pair_loss
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer
 from trainer.optimizer_config import OptimizerConfig
-from trainer.step import StepResult, evaluate, train_step
+from trainer.step import EvalResult, StepResult, evaluate, train_step
 
 CPU = torch.device("cpu")
 NO_MASKS = make_batch([12], seed=3, masked_share=0.0)
@@ -60,6 +60,13 @@ def assert_same_gradients(
 
 def assert_same_result(got: StepResult, expected: StepResult) -> None:
     assert dataclasses.asdict(got) == pytest.approx(dataclasses.asdict(expected), rel=1e-5)
+
+
+def figures(result: EvalResult) -> dict[str, Any]:
+    """The figures over all sources."""
+    return {
+        name: value for name, value in dataclasses.asdict(result).items() if name != "by_source"
+    }
 
 
 def plain_gradients(model: EncoderForPreTraining, batch: Batch) -> tuple[dict[str, Tensor], float]:
@@ -131,7 +138,7 @@ def test_without_pairs_the_masked_lm_is_trained_alone() -> None:
     for name, gradient in gradients(model).items():
         if name.startswith(("pair_head", "pooler")):
             assert not gradient.any()
-    evaluation = evaluate(model, [NO_PAIRS], device=CPU, group=None)
+    evaluation = evaluate(model, [(0, NO_PAIRS)], device=CPU, group=None)
     assert evaluation.pair_loss is None and evaluation.pair_accuracy is None
     assert evaluation.pairs == 0
 
@@ -259,37 +266,6 @@ def test_a_loss_above_the_limit_is_no_update() -> None:
     do_step(model, [batch], step=3, loss_limit=100.0)
 
 
-def test_evaluation_is_the_mean_over_all_batches_without_dropout() -> None:
-    config = dataclasses.replace(TINY, hidden_dropout_prob=0.5)
-    model = make_model(config).double()
-    batch = make_batch(MIXED_LENGTHS)
-    parts = [take_rows(batch, [0, 1]), NO_MASKS, NO_PAIRS, take_rows(batch, [2, 3, 4])]
-    result = evaluate(model, parts, device=CPU, group=None)
-    assert model.training
-    whole = evaluate(model, [batch, NO_MASKS, NO_PAIRS], device=CPU, group=None)
-    assert dataclasses.asdict(result) == pytest.approx(dataclasses.asdict(whole), rel=1e-9)
-    assert (result.masked_tokens, result.pairs) == (44, 6)
-
-    model.eval()
-    outputs = [model(to_tensors(part, CPU)) for part in parts]
-    right = sum(
-        int((output.masked_logits.argmax(1).numpy() == part.masked_lm_ids).sum())
-        for output, part in zip(outputs, parts, strict=True)
-    )
-    pairs_right = sum(
-        int((output.pair_logits.argmax(1).numpy() == part.pair_labels).sum())
-        for output, part in zip(outputs, parts, strict=True)
-        if part.pair_labels is not None
-    )
-    assert result.mlm_accuracy == pytest.approx(right / 44)
-    assert result.pair_accuracy == pytest.approx(pairs_right / 6)
-
-
-def test_evaluation_without_targets_is_refused() -> None:
-    with pytest.raises(TrainingError, match="evaluation: no masked token"):
-        evaluate(make_model(), [], device=CPU, group=None)
-
-
 # The rows of one global batch on each of two ranks, as micro-batches; a step a line.
 RANK_ROWS: list[list[list[list[int]]]] = [
     [[[0, 1], [2]], [[3, 4]]],
@@ -341,7 +317,7 @@ def two_rank_worker(rank: int, folder: str) -> None:
             )
         )
     mine = [make_batch([20, 10], seed=rank)] if rank == 0 else []
-    evaluation = evaluate(model, mine, device=CPU, group=dist.group.WORLD)
+    evaluation = evaluate(model, [(0, one) for one in mine], device=CPU, group=dist.group.WORLD)
     with pytest.raises(TrainingError, match="step 9: no masked token"):
         do_step(model, [NO_MASKS], step=9, rank=rank, group=dist.group.WORLD)
     sent = sent_in_backward(model, dist.group.WORLD) if rank == 0 else reduced_nothing(model)
@@ -369,5 +345,5 @@ def test_two_ranks_equal_one_process(tmp_path: Path) -> None:
         assert_same_result(do_step(model, [batch], optimizer=optimizer, step=number), expected)
     for name, value in model.state_dict().items():
         torch.testing.assert_close(state[name], value, rtol=1e-6, atol=1e-8)
-    alone = evaluate(model, [make_batch([20, 10], seed=0)], device=CPU, group=None)
-    assert dataclasses.asdict(evaluation) == pytest.approx(dataclasses.asdict(alone), rel=1e-6)
+    alone = evaluate(model, [(0, make_batch([20, 10], seed=0))], device=CPU, group=None)
+    assert figures(evaluation) == pytest.approx(figures(alone), rel=1e-6)

@@ -20,6 +20,7 @@ from tests.trainer.small_training import (
     two_lengths,
 )
 from trainer.checkpoint import latest
+from trainer.retention import read_best
 from trainer.run_plan import open_sources, require_data, step_plan
 from trainer.training_run import training_manifest
 
@@ -164,3 +165,24 @@ def test_a_mixture_reads_another_runs_set_and_depends_on_it(tmp_path: Path) -> N
     assert records(generation, "train")[-1]["epochs"] == pytest.approx([72 / 96, 24 / 96], abs=0.1)
     manifest = training_manifest(config, generation, instances)
     assert manifest["identity"]["mixed_instances"] == [["0123456789abcdef0123/16"]]
+    # Both sets are evaluated; the figures over all are the first one's.
+    evaluation = manifest["evaluation"]
+    whole = {name: value for name, value in evaluation.items() if name != "by_source"}
+    assert list(evaluation["by_source"]) == ["2/corpus", "corpus"]
+    assert whole == evaluation["by_source"]["corpus"] == evaluation["by_source"]["2/corpus"]
+
+
+def test_the_best_checkpoint_and_those_of_every_n_steps_stay(tmp_path: Path) -> None:
+    instances = two_lengths(tmp_path)
+    training = {"checkpoint_seconds": 1e6, "keep_checkpoints": 1, "keep_every_steps": 5}
+    tables = {**PHASES, "phases": [{"max_seq_length": 16, "share": 1.0}]}
+    config = small_config(tmp_path, **tables, training=training, evaluation={"every_steps": 2})
+    generation = train(config, instances)
+    losses = {one["step"]: one["mlm_loss_nats"] for one in records(generation, "evaluation")}
+    assert sorted(losses) == [2, 4, 6, 8, 10, 12]
+    best = read_best(generation)
+    assert best is not None
+    assert (best.mlm_loss_nats, best.step) == min((loss, step) for step, loss in losses.items())
+    names = (name for name, _ in generation.storage.list(generation.name("checkpoints")))
+    left = {int(name.split("step-")[1][:9]) for name in names}
+    assert left == {5, 10, 12, best.step}

@@ -109,6 +109,9 @@ def _figures(
     yield "sequences seen", f"{training['sequences_seen']:,}"
     yield "tokens seen", f"{training['tokens_seen']:,}"
     yield "held-out masked-LM loss", f"{evaluation['mlm_loss_nats']:.4f} nats"
+    yield "held-out masked-LM perplexity", f"{evaluation['mlm_perplexity']:.4g}"
+    for source, figures in evaluation["by_source"].items():
+        yield f"held-out masked-LM loss of {source}", f"{figures['mlm_loss_nats']:.4f} nats"
     yield "held-out masked-LM accuracy", f"{evaluation['mlm_accuracy']:.4f}"
     if evaluation["pair_accuracy"] is not None:
         yield "held-out pair accuracy", f"{evaluation['pair_accuracy']:.4f}"

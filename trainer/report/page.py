@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from trainer.fill_mask import Prediction
 from trainer.report.curves import run_plots
 from trainer.report.figures import draw_length_histogram, draw_plot
 from trainer.report.finished_run import FinishedRun, Metrics
-from trainer.report.summary import human_bytes, human_seconds, verdict
+from trainer.report.summary import human_bytes, human_count, human_seconds, verdict
 
 Row = tuple[str, ...]
 
@@ -77,6 +76,7 @@ def render_page(
         tiles=_tiles(summary),
         drawings=[draw_plot(plot) for plot in plots],
         curves_note=_curves_note(run.metrics),
+        sources=_source_rows(run),
         corpus=corpus_rows(run),
         splits=[name.replace("_", "-") for name in SPLITS],
         instances=instance_rows(run.instances),
@@ -113,13 +113,13 @@ def _tiles(summary: Mapping[str, Any]) -> list[Row]:
         (
             "held-out MLM loss",
             f"{loss:.2f} nats",
-            f"as unsure as among {_equally_likely(loss)} equally likely tokens",
+            f"perplexity {human_count(summary['eval_mlm_perplexity'])}: as unsure as among so many "
+            "equally likely tokens",
         ),
         (
             "unigram entropy",
             f"{entropy:.2f} nats",
-            "the loss of a model that knows only how frequent each token is; "
-            f"{_equally_likely(entropy)} equally likely tokens",
+            "the loss of a model that knows only how frequent each token is",
         ),
         ("MLM accuracy", f"{summary['eval_mlm_accuracy']:.1%}", "held-out masked tokens guessed"),
         *(
@@ -137,9 +137,20 @@ def _tiles(summary: Mapping[str, Any]) -> list[Row]:
     ]
 
 
-def _equally_likely(loss_nats: float) -> str:
-    """Show a loss as the number of equally likely tokens that are as hard to guess from."""
-    return f"{math.exp(loss_nats):,.0f}" if loss_nats < 20.0 else "hundreds of millions of"
+def _source_rows(run: FinishedRun) -> list[tuple[str, ...]]:
+    """Return the last evaluation of each source; nothing where there is only one."""
+    by_source = run.training["evaluation"]["by_source"]
+    return [
+        (
+            source,
+            f"{figures['mlm_loss_nats']:.3f}",
+            human_count(figures["mlm_perplexity"]),
+            f"{figures['mlm_accuracy']:.1%}",
+            "" if figures["pair_accuracy"] is None else f"{figures['pair_accuracy']:.1%}",
+            f"{figures['masked_tokens']:,}",
+        )
+        for source, figures in by_source.items()
+    ]
 
 
 def _curves_note(metrics: Metrics) -> str:

@@ -27,6 +27,10 @@ def summary_of(run: FinishedRun) -> dict[str, Any]:
         "documents": run.documents["counts"]["kept"],
         "eval_mlm_accuracy": evaluation["mlm_accuracy"],
         "eval_mlm_loss_nats": evaluation["mlm_loss_nats"],
+        "eval_mlm_loss_nats_by_source": {
+            source: figures["mlm_loss_nats"] for source, figures in evaluation["by_source"].items()
+        },
+        "eval_mlm_perplexity": evaluation["mlm_perplexity"],
         **pair_accuracy_of(run),
         "instances": sum(counts.get("instances", 0) for counts in splits),
         "peak_rss_bytes": max(
@@ -64,6 +68,11 @@ def human_seconds(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
+def human_count(value: float) -> str:
+    """Show a number that may be very large, as a whole one."""
+    return f"{value:,.0f}" if value < 1e9 else f"{value:.1e}"
+
+
 def human_bytes(size: float) -> str:
     """Show a size in decimal units."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -81,6 +90,9 @@ def print_summary(summary: Mapping[str, Any], console: Console | None = None) ->
     table.add_row("tokens", f"{summary['tokens']:,}")
     table.add_row("sequences seen", f"{summary['sequences_seen']:,}")
     table.add_row("held-out MLM loss", f"{summary['eval_mlm_loss_nats']:.3f} nats")
+    table.add_row("held-out MLM perplexity", human_count(summary["eval_mlm_perplexity"]))
+    for source, loss in summary["eval_mlm_loss_nats_by_source"].items():
+        table.add_row(f"held-out MLM loss of {source}", f"{loss:.3f} nats")
     table.add_row("unigram entropy", f"{summary['unigram_entropy_nats']:.3f} nats")
     table.add_row("held-out MLM accuracy", f"{summary['eval_mlm_accuracy']:.1%}")
     for name in ("nsp", "sop"):

@@ -1,0 +1,96 @@
+"""Which checkpoints stay: the newest ones, those of every N steps, and the best one.
+
+best.json, beside latest.json, names the checkpoint whose weights had the lowest held-out loss of
+those that were saved after an evaluation.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from pipeline.commit import Generation
+from pipeline.config import require
+from pipeline.contract import canonical_json
+from trainer.checkpoint import MANIFEST, AttemptFence, checkpoint_folder, latest, newest_first
+
+BEST = "best.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """A held-out loss, of the weights after `step` updates."""
+
+    step: int
+    phase: int
+    """Of the run, from 0: rows of another length have another level of loss."""
+    mlm_loss_nats: float
+    checkpoint: str = ""
+    """The folder of the checkpoint, once there is one."""
+
+    def is_better_than(self, best: Evaluated | None) -> bool:
+        """Whether it takes the place of `best`, the best so far; that of a later phase always."""
+        if best is None or self.phase != best.phase:
+            return best is None or self.phase > best.phase
+        return self.mlm_loss_nats < best.mlm_loss_nats
+
+
+def read_best(generation: Generation) -> Evaluated | None:
+    """Return the best checkpoint so far.
+
+    None if there is none yet, or if best.json was damaged: the next evaluation then makes one.
+    """
+    storage = generation.storage
+    name = generation.name(BEST)
+    if storage.size(name) is None:
+        return None
+    try:
+        return Evaluated(**json.loads(storage.read(name)))
+    except (TypeError, ValueError):
+        return None
+
+
+def set_best(fence: AttemptFence, best: Evaluated) -> None:
+    """Let best.json name the checkpoint that this attempt has committed after `best.step`."""
+    generation = fence.generation
+    named = replace(best, checkpoint=checkpoint_folder(best.step, fence.attempt))
+    generation.storage.replace(generation.name(BEST), canonical_json(asdict(named)))
+
+
+def retain(fence: AttemptFence, *, keep: int, keep_every_steps: int = 0) -> tuple[str, ...]:
+    """Delete the older committed checkpoints; return the names of those.
+
+    The newest `keep` stay, one of each multiple of `keep_every_steps` (0: none), and the best. The
+    newest is read back and verified first; nothing is deleted unless it, or one before it,
+    verifies, and never that one. Left-overs of saves that did not end go with the old ones.
+    Raises ConfigError for keep < 1, ConflictError if a later attempt has begun.
+    """
+    require(keep >= 1, "training.keep_checkpoints", keep, "must be at least 1")
+    generation = fence.generation
+    storage = generation.storage
+    newest, _ = latest(generation)
+    if newest is None:
+        return ()
+    fence.require_newest(storage)
+    best = read_best(generation)
+    kept = 1
+    seen = {newest.step}
+    removed = []
+    for step, attempt in newest_first(storage, generation):
+        if (step, attempt) >= (newest.step, newest.attempt):
+            continue
+        name = checkpoint_folder(step, attempt)
+        path = generation.name(name)
+        if storage.size(f"{path}/{MANIFEST}") is not None:
+            is_pinned = keep_every_steps > 0 and step % keep_every_steps == 0
+            is_best = best is not None and name == best.checkpoint
+            if kept < keep or is_best or (is_pinned and step not in seen):
+                kept += 1
+                seen.add(step)
+                continue
+        # The manifest first: from then on it is no checkpoint, at a kill in between too.
+        storage.delete(f"{path}/{MANIFEST}")
+        for object_name, _ in list(storage.list(f"{path}/")):
+            storage.delete(object_name)
+        removed.append(name)
+    return tuple(removed)
