@@ -11,8 +11,10 @@ from pipeline.commit import Generation
 from pipeline.contract import METRICS_JSONL
 from trainer.checkpoint import AttemptFence
 
-# A record a second at most goes to the store: an object store has no append.
+# An object store has no append, so every write is of all records: the more there are the rarer, or
+# a run of a million steps would send its 45 MB every five seconds.
 _FLUSH_SECONDS = 5.0
+_FLUSH_BYTES_PER_SECOND = 1e6
 # What a record of each kind cannot be without.
 _NEEDED = {"train": "attempt", "evaluation": "mlm_loss_nats", "rollback": "from_step"}
 
@@ -31,6 +33,7 @@ class Journal:
         self._storage = generation.storage
         self._name = generation.name(METRICS_JSONL)
         self._lines: list[str] = []
+        self._bytes = 0
         self._last: tuple[str, int] | None = None
         self._flushed = time.monotonic()
         for record in read_journal(generation):
@@ -42,17 +45,19 @@ class Journal:
                 self._add(record)
 
     def write(self, record: dict[str, Any]) -> None:
-        """Add a record; it reaches the store within seconds."""
+        """Add a record; it reaches the store within seconds, a minute where there are many."""
         self._add(record)
-        if time.monotonic() - self._flushed >= _FLUSH_SECONDS:
+        seconds = max(_FLUSH_SECONDS, self._bytes / _FLUSH_BYTES_PER_SECOND)
+        if time.monotonic() - self._flushed >= seconds:
             self.flush()
 
     def _add(self, record: dict[str, Any]) -> None:
         what = (record["kind"], record["step"])
         # A run killed between its last evaluation and its result evaluates once more.
         if what == self._last and record["kind"] != "rollback":
-            self._lines.pop()
+            self._bytes -= len(self._lines.pop())
         self._lines.append(json.dumps(record))
+        self._bytes += len(self._lines[-1])
         self._last = what
 
     def flush(self) -> None:

@@ -61,3 +61,24 @@ def test_a_resumed_journal_goes_on_from_the_records_that_are_whole(generation: G
     journal.flush()
     assert read_journal(generation) == [*GOOD[:2], train_record(20, attempt=2)]
     assert unreadable_lines(generation) == 0
+
+
+def test_the_more_records_there_are_the_rarer_they_are_written(
+    generation: Generation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("trainer.journal.time.monotonic", lambda: now)
+    journal = Journal(AttemptFence.take(generation), 0)
+
+    def write_at(seconds: float, step: int, **more: str) -> list[int]:
+        """Steps in the store after a record was written at that time."""
+        nonlocal now
+        now = seconds
+        journal.write({**train_record(step), **more})
+        return [record["step"] for record in read_journal(generation)]
+
+    assert write_at(4.0, 1) == []
+    assert write_at(5.0, 2) == [1, 2]
+    assert write_at(9.0, 3, note="x" * 20_000_000) == [1, 2]
+    assert write_at(24.0, 4) == [1, 2]  # 20 MB wait 20 s
+    assert write_at(26.0, 5) == [1, 2, 3, 4, 5]

@@ -19,6 +19,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from rich.console import Console
 
 from pipeline.commit import Generation
+from pipeline.contract import METRICS_JSONL
 from pipeline.errors import ClusterError, StorageError
 from pipeline.instance_set import InstanceSet
 from pipeline.progress import progress
@@ -144,13 +145,19 @@ def _progress(generation: Generation, total_steps: int) -> Iterator[None]:
 
 
 def _watch(generation: Generation, stop: threading.Event, advance: Any) -> None:
-    shown = attempt = 0
+    shown = attempt = size = 0
+    storage, name = generation.storage, generation.name(METRICS_JSONL)
     while not stop.wait(_POLL_SECONDS):
         try:
-            records = read_journal(generation)
+            # Of a long run it is tens of megabytes: read only when it has grown.
+            found = storage.size(name) or 0
+            records = read_journal(generation) if found != size else []
+            size = found
         except StorageError:  # a store that does not answer costs a moment of the bar, no more
             continue
-        last = records[-1] if records else {"step": 0}
+        if not records:
+            continue
+        last = records[-1]
         if last["step"] > shown:
             advance(last["step"] - shown)
             shown = last["step"]
