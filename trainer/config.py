@@ -17,14 +17,14 @@ from pipeline.config import (
     require,
 )
 from pipeline.contract import PAIR_LABELS
-from trainer.divergence_config import DivergenceConfig
-from trainer.export_config import ExportConfig
-from trainer.model_config import ModelConfig
-from trainer.optimizer_config import OptimizerConfig
-from trainer.phase_config import PhaseConfig, phase_ends
 from trainer.schedule import Budget
-from trainer.schedule_config import ScheduleConfig
-from trainer.training_config import EvaluationConfig, TrainingConfig
+from trainer.settings.divergence import DivergenceConfig
+from trainer.settings.export import ExportConfig
+from trainer.settings.model import ModelConfig
+from trainer.settings.optimizer import OptimizerConfig
+from trainer.settings.phase import PhaseConfig, phase_ends
+from trainer.settings.schedule import ScheduleConfig
+from trainer.settings.training import EvaluationConfig, TrainingConfig
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from statistics import median
 
 from pipeline.errors import TrainingError
-from trainer.divergence_config import DivergenceConfig
+from trainer.settings.divergence import DivergenceConfig
 
 
 class DivergenceError(TrainingError):

@@ -9,7 +9,7 @@ import tokenizers
 import torch
 
 from pipeline.errors import InputError
-from trainer.batch import Batch
+from trainer.data.batch import Batch
 from trainer.models.encoder_model import EncoderForPreTraining
 
 

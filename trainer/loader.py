@@ -1,8 +1,8 @@
 """Shards to masked batches, in an order that depends on nothing but seed, epoch and lanes.
 
 The global batch of a step is the same for any world size, any prefetch depth and any restart:
-trainer.data_plan says how many units of which set it has, trainer.epoch_order which those are. A
-rank serves a contiguous run of lanes.
+trainer.data.plan says how many units of which set it has, trainer.data.epoch_order which those
+are. A rank serves a contiguous run of lanes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pipeline.config import MaskingConfig, require
 from pipeline.contract import ShardEntry
 from pipeline.instance_rows import InstanceRows
 from pipeline.instance_set import InstanceSet
-from trainer.assembly import Instances, Taken, cut_batch, gather, join_batches, make_batch
-from trainer.batch import Batch
-from trainer.data_plan import DataPlan, LoaderState
-from trainer.epoch_order import RecordBatches
-from trainer.phases import Phase
-from trainer.record_cache import RecordCache
-from trainer.source_stream import OrderSettings, Reading, SourceStream
+from trainer.data.assembly import Instances, Taken, cut_batch, gather, join_batches, make_batch
+from trainer.data.batch import Batch
+from trainer.data.epoch_order import RecordBatches
+from trainer.data.phases import Phase
+from trainer.data.plan import DataPlan, LoaderState
+from trainer.data.record_cache import RecordCache
+from trainer.data.source_stream import OrderSettings, Reading, SourceStream
 
 # Steps are assembled in chunks of about so many rows, and so many rows of each lane: what
 # Python costs a chunk and a lane is then spread over rows enough, also at one row a step.

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.errors import InputError
-from trainer.batch import GridLayout, TensorBatch
+from trainer.data.batch import GridLayout, TensorBatch
 from trainer.models.encoder_model import EncoderForPreTraining, EncoderModel
 
 if TYPE_CHECKING:

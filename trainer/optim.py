@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pipeline.errors import TrainingError
 from trainer.lamb import Lamb
 from trainer.models.self_attention import SelfAttention
-from trainer.optimizer_config import OptimizerConfig
+from trainer.settings.optimizer import OptimizerConfig
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import InputError
-from trainer.batch import Batch
+from trainer.data.batch import Batch
 
 # The label of a token that is not to be predicted (torch's cross_entropy, transformers).
 IGNORED_LABEL = -100

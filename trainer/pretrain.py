@@ -16,18 +16,18 @@ from pipeline.commit import Generation
 from pipeline.errors import TrainingError
 from pipeline.instance_set import InstanceSet
 from pipeline.metrics import TrainingMetrics
-from trainer.batch import Batch
 from trainer.checkpoint import AttemptFence, CheckpointRef, latest, load
 from trainer.config import TrainerConfig
-from trainer.data_plan import DataPlan, LoaderState
+from trainer.data.batch import Batch
+from trainer.data.phases import Source
+from trainer.data.plan import DataPlan, LoaderState
+from trainer.data.record_cache import RecordCache
 from trainer.divergence import DivergenceError, LossWatch
 from trainer.loader import Loader, StepBatches, evaluation_batches
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import load_optimizer_tensors, make_optimizer
-from trainer.phases import Source
 from trainer.progress import Progress, Rollback
 from trainer.ranks import Worker, from_rank_zero
-from trainer.record_cache import RecordCache
 from trainer.recorder import Recorder, training_metrics
 from trainer.run_plan import loader_phases, step_plan
 from trainer.step import EvalResult, StepResult, evaluate, train_step

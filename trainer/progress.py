@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pipeline.errors import CorruptError
-from trainer.data_plan import LoaderState
+from trainer.data.plan import LoaderState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

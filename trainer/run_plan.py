@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pipeline.errors import CorruptError
 from pipeline.instance_set import InstanceSet
 from trainer.config import TrainerConfig
-from trainer.data_plan import DataPlan
-from trainer.epoch_order import RecordBatches, Unit
-from trainer.phase_config import MixedSourceConfig, PhaseConfig
-from trainer.phases import Phase, Source, check_phases
+from trainer.data.epoch_order import RecordBatches, Unit
+from trainer.data.phases import Phase, Source, check_phases
+from trainer.data.plan import DataPlan
+from trainer.settings.phase import MixedSourceConfig, PhaseConfig
 from trainer.step_plan import PlannedPhase, StepPlan
 
 

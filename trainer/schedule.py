@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.config import require
-from trainer.schedule_config import ScheduleConfig
+from trainer.settings.schedule import ScheduleConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

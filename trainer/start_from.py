@@ -18,8 +18,8 @@ from trainer.config import TrainerConfig
 from trainer.convert import ImportedFolder, import_folder
 from trainer.convert.names import listed
 from trainer.convert.weights_file import read_checkpoint
-from trainer.model_config import ModelConfig
 from trainer.models.encoder_model import EncoderModel
+from trainer.settings.model import ModelConfig
 
 # What says how to train, or what a checkpoint cannot tell, and not what its tensors are.
 _FREE = frozenset(

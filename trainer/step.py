@@ -20,7 +20,7 @@ from torch.distributed import ProcessGroup, all_reduce
 
 from pipeline.derived_keys import derive_key
 from pipeline.errors import TrainingError
-from trainer.batch import Batch, as_tensor, to_tensors
+from trainer.data.batch import Batch, as_tensor, to_tensors
 from trainer.divergence import DivergenceError
 from trainer.losses import masked_lm_loss, pair_loss
 from trainer.models.encoder_model import EncoderForPreTraining

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.config import require
-from trainer.phase_config import phase_ends
 from trainer.schedule import Budget, batch_size, learning_rate
-from trainer.schedule_config import ScheduleConfig
+from trainer.settings.phase import phase_ends
+from trainer.settings.schedule import ScheduleConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

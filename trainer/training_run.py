@@ -14,8 +14,8 @@ from pipeline.identity import documents_identity, instances_identity, vocabulary
 from pipeline.instance_set import COMMAND, STAGE, InstanceSet
 from trainer.checkpoint import CheckpointRef, checkpoint_objects, load_model
 from trainer.config import TrainerConfig, training_identity
+from trainer.data.phases import set_name
 from trainer.models.encoder_model import PAIR_HEADS, EncoderForPreTraining
-from trainer.phases import set_name
 from trainer.recorder import RESULT
 from trainer.run_plan import open_sources
 from trainer.start_from import StartReport, load_start, start_identity

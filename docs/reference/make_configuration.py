@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from pipeline.config import CleaningConfig, SourceConfig
 from trainer.config import TrainerConfig
-from trainer.phase_config import MixedSourceConfig, PhaseConfig
+from trainer.settings.phase import MixedSourceConfig, PhaseConfig
 
 PAGE = Path(__file__).with_name("configuration.md")
 HEAD = """\

@@ -8,12 +8,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from trainer.batch import Batch, as_tensor, to_tensors
+from trainer.data.batch import Batch, as_tensor, to_tensors
 from trainer.losses import masked_lm_loss, pair_loss
-from trainer.model_config import ModelConfig
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer
-from trainer.optimizer_config import OptimizerConfig
+from trainer.settings.model import ModelConfig
+from trainer.settings.optimizer import OptimizerConfig
 
 Precision = Literal["fp32", "bf16"]
 Size = Literal["small", "base", "large"]

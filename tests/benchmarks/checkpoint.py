@@ -17,10 +17,10 @@ from pipeline.commit import Generation
 from tests.benchmarks.harness import save
 from trainer.background_saver import BackgroundSaver
 from trainer.checkpoint import AttemptFence
-from trainer.model_config import ModelConfig
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer, optimizer_tensors
-from trainer.optimizer_config import OptimizerConfig
+from trainer.settings.model import ModelConfig
+from trainer.settings.optimizer import OptimizerConfig
 
 THREADS = 2
 ROUNDS = 5

@@ -26,10 +26,10 @@ from pipeline.shards import record_batch
 from tests.benchmarks.harness import Case, run
 from tests.benchmarks.masking import VOCABULARY, collator, sequences
 from tests.trainer.instance_fixture import commit_instances
-from trainer.assembly import Instances, cut_batch, make_batch
-from trainer.epoch_order import Unit
+from trainer.data.assembly import Instances, cut_batch, make_batch
+from trainer.data.epoch_order import Unit
+from trainer.data.phases import Phase, Source
 from trainer.loader import Loader
-from trainer.phases import Phase, Source
 
 SHARDS = 16
 TOKENS = 1 << 26

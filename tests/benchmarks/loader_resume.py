@@ -20,9 +20,9 @@ from pipeline.instance_set import InstanceSet
 from tests.benchmarks.harness import Case, run
 from tests.benchmarks.masking import VOCABULARY, sequences
 from tests.trainer.instance_fixture import commit_instances
-from trainer.data_plan import LoaderState, SourceState
+from trainer.data.phases import Phase, Source, set_name
+from trainer.data.plan import LoaderState, SourceState
 from trainer.loader import Loader
-from trainer.phases import Phase, Source, set_name
 
 ROWS, ROWS_PER_SHARD, TOKENS = 10_000_000, 131_072, 16
 BATCH_SIZE = 256

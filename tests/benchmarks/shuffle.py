@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks.harness import save
-from trainer.assembly import Instances
-from trainer.epoch_order import EpochOrder, RecordBatches, Unit
-from trainer.lanes import RankLanes
+from trainer.data.assembly import Instances
+from trainer.data.epoch_order import EpochOrder, RecordBatches, Unit
+from trainer.data.lanes import RankLanes
 
 SHARDS, BATCHES, ROWS, SOURCES = 256, 64, 128, 8
 TOTAL = SHARDS * BATCHES * ROWS

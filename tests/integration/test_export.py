@@ -15,7 +15,7 @@ from tests.integration.conftest import TrainedRun
 from tests.integration.product import run
 from tests.integration.run_folder import current, manifest
 from tests.trainer.padded_batches import pad
-from trainer.batch import to_tensors
+from trainer.data.batch import to_tensors
 from trainer.loader import evaluation_batches
 from trainer.training_run import trained_model
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainer.batch import Batch
-from trainer.model_config import ModelConfig
+from trainer.data.batch import Batch
 from trainer.models.encoder_model import EncoderForPreTraining, PairHead
+from trainer.settings.model import ModelConfig
 
 VOCAB_SIZE = 99
 TINY = ModelConfig(

@@ -9,11 +9,11 @@ from typing import Any
 from pipeline.config import MaskingConfig
 from pipeline.instance_set import InstanceSet
 from tests.trainer.instance_fixture import NUMBER_TOKENS, SEED, make_row
-from trainer.batch import Batch, check_batch
-from trainer.data_plan import LoaderState
-from trainer.epoch_order import Unit
+from trainer.data.batch import Batch, check_batch
+from trainer.data.epoch_order import Unit
+from trainer.data.phases import Phase, Source
+from trainer.data.plan import LoaderState
 from trainer.loader import Loader, StepBatches, evaluation_batches
-from trainer.phases import Phase, Source
 
 RULES = MaskingConfig()
 TRAIN_ROWS = 97

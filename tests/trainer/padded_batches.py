@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainer.batch import Batch
+from trainer.data.batch import Batch
 from trainer.padded import IGNORED_LABEL
 
 

@@ -20,9 +20,9 @@ from pipeline.config import MaskingConfig, from_table, read_toml
 from pipeline.instance_set import InstanceSet
 from tests.trainer.lamb_reference import PlainLamb
 from tests.trainer.small_training import commit_sets, make_rows
-from trainer.batch import Batch
 from trainer.config import TrainerConfig
 from trainer.convert import SpecialIds, export_config, export_state_dict
+from trainer.data.batch import Batch
 from trainer.loader import Loader
 from trainer.run_plan import loader_phases, open_sources, step_plan
 from trainer.training_run import initial_model

@@ -17,7 +17,7 @@ from tests.trainer.instance_fixture import (
     make_row,
     make_rows,
 )
-from trainer.assembly import (
+from trainer.data.assembly import (
     Instances,
     Taken,
     concatenate,
@@ -26,7 +26,7 @@ from trainer.assembly import (
     join_batches,
     make_batch,
 )
-from trainer.batch import Batch
+from trainer.data.batch import Batch
 from trainer.loader import evaluation_batches
 
 CLASSES = token_classes(VOCABULARY, range(5))

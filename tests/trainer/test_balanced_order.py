@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from trainer.balanced_order import STRATA, balanced
-from trainer.epoch_order import spread_of
+from trainer.data.balanced_order import STRATA, balanced
+from trainer.data.epoch_order import spread_of
 
 
 @settings(max_examples=100, deadline=None)

@@ -9,7 +9,7 @@ import torch
 
 from pipeline.errors import TrainingError
 from tests.trainer.batches import make_batch
-from trainer.batch import Batch, check_batch, to_tensors
+from trainer.data.batch import Batch, check_batch, to_tensors
 
 
 def check(batch: Batch) -> None:

@@ -7,8 +7,8 @@ import pytest
 from pipeline.config import InstancesConfig
 from pipeline.errors import ConfigError
 from trainer.config import TrainerConfig
-from trainer.model_config import ModelConfig
-from trainer.training_config import TrainingConfig
+from trainer.settings.model import ModelConfig
+from trainer.settings.training import TrainingConfig
 
 
 def config(lengths: int | tuple[int, ...], trained: int, positions: int = 512) -> TrainerConfig:

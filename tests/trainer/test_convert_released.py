@@ -12,8 +12,8 @@ import torch
 import transformers
 
 from pipeline.vocabulary import read_vocab
-from trainer.batch import to_tensors
 from trainer.convert import TokenizerSource, export_folder, import_folder
+from trainer.data.batch import to_tensors
 from trainer.padded import flatten_padded
 
 TEXTS = [

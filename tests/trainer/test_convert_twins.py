@@ -15,9 +15,9 @@ from torch import Tensor
 from tests.trainer.batches import MIXED_LENGTHS, make_batch
 from tests.trainer.padded_batches import pad
 from tests.trainer.twins import CASES, Case, TwinOutput, hidden_loss
-from trainer.batch import Batch, as_tensor, to_tensors
 from trainer.convert import export_state_dict, import_state_dict
 from trainer.convert.writing import twin_of
+from trainer.data.batch import Batch, as_tensor, to_tensors
 from trainer.losses import masked_lm_loss, pair_loss
 from trainer.models.encoder_model import EncoderForPreTraining, EncoderModel
 

@@ -14,8 +14,8 @@ from pipeline.errors import ConfigError
 from pipeline.instance_set import InstanceSet
 from tests.trainer.instance_fixture import VOCABULARY, commit_instances, make_rows
 from tests.trainer.loading import phase_of
-from trainer.data_plan import DataPlan, LoaderState
-from trainer.phases import Phase, Source, check_phases, divide
+from trainer.data.phases import Phase, Source, check_phases, divide
+from trainer.data.plan import DataPlan, LoaderState
 
 
 @pytest.fixture(scope="module")

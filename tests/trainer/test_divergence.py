@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import ConfigError
 from trainer.divergence import LossWatch
-from trainer.divergence_config import DivergenceConfig
+from trainer.settings.divergence import DivergenceConfig
 
 CONFIG = DivergenceConfig(window_steps=5, deviations=3.0, margin_nats=0.5)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from trainer.epoch_order import EpochOrder, LaneOrder, RecordBatches, Unit, spread_of, turns
+from trainer.data.epoch_order import EpochOrder, LaneOrder, RecordBatches, Unit, spread_of, turns
 
 
 class Rows:

@@ -14,7 +14,7 @@ from pipeline.errors import TrainingError
 from tests.trainer.batches import MIXED_LENGTHS, TINY, make_batch, make_model, take_rows
 from tests.trainer.small_training import commit_sets, make_rows
 from tests.trainer.test_step import CPU, NO_MASKS, NO_PAIRS, figures
-from trainer.batch import Batch, to_tensors
+from trainer.data.batch import Batch, to_tensors
 from trainer.loader import evaluation_batches
 from trainer.step import evaluate
 

@@ -18,10 +18,10 @@ from pipeline.errors import InputError
 from tests.trainer.batches import TINY, VOCAB_SIZE, make_batch, make_model
 from tests.trainer.padded_batches import pad
 from tests.trainer.wordpiece import ENTRIES, TEXT, make_source
-from trainer.batch import to_tensors
 from trainer.convert import export_folder, import_folder
-from trainer.model_config import ModelConfig
+from trainer.data.batch import to_tensors
 from trainer.models.encoder_model import EncoderForPreTraining, EncoderModel, PairHead
+from trainer.settings.model import ModelConfig
 
 ROBERTA = dataclasses.replace(
     TINY,

@@ -9,7 +9,7 @@ from tests.trainer.lamb_reference import PlainLamb
 from trainer.lamb import Lamb
 from trainer.models.self_attention import SelfAttention
 from trainer.optim import make_optimizer
-from trainer.optimizer_config import OptimizerConfig
+from trainer.settings.optimizer import OptimizerConfig
 
 CONFIG = OptimizerConfig(name="lamb", learning_rate=0.1, betas=(0.9, 0.99), weight_decay=0.05)
 

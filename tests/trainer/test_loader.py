@@ -30,9 +30,9 @@ from tests.trainer.loading import (
     sequences,
     take,
 )
-from trainer.data_plan import LoaderState, SourceState
-from trainer.epoch_order import Unit
-from trainer.phases import set_name
+from trainer.data.epoch_order import Unit
+from trainer.data.phases import set_name
+from trainer.data.plan import LoaderState, SourceState
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,9 @@ from tests.trainer.loading import (
     open_loader,
     sequences,
 )
-from trainer.data_plan import LoaderState, SourceState
+from trainer.data.phases import set_name
+from trainer.data.plan import LoaderState, SourceState
 from trainer.loader import Loader, StepBatches
-from trainer.phases import set_name
 
 
 @pytest.fixture(scope="module")

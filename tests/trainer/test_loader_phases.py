@@ -19,9 +19,9 @@ from tests.trainer.loading import (
     plain,
     take,
 )
-from trainer.data_plan import LoaderState
-from trainer.epoch_order import Unit
-from trainer.phases import Phase
+from trainer.data.epoch_order import Unit
+from trainer.data.phases import Phase
+from trainer.data.plan import LoaderState
 
 BOOKS, WIKI = 97, 40
 

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.config import from_table
 from pipeline.errors import ConfigError
-from trainer.model_config import ModelConfig
+from trainer.settings.model import ModelConfig
 
 
 @pytest.mark.parametrize(

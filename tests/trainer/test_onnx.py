@@ -13,10 +13,10 @@ from pipeline.errors import InputError
 from tests.trainer.batches import TINY, VOCAB_SIZE, make_batch, make_model
 from tests.trainer.padded_batches import pad
 from tests.trainer.test_export_folder import ALBERT, MODERN, PADDED, ROBERTA
-from trainer.batch import to_tensors
-from trainer.model_config import ModelConfig
+from trainer.data.batch import to_tensors
 from trainer.models.encoder_model import EncoderModel
 from trainer.onnx import Output, onnx_bytes
+from trainer.settings.model import ModelConfig
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

@@ -16,7 +16,7 @@ from trainer.optim import (
     optimizer_tensors,
     parameter_groups,
 )
-from trainer.optimizer_config import OptimizerConfig
+from trainer.settings.optimizer import OptimizerConfig
 from trainer.step import train_step
 
 ADAMW = OptimizerConfig()

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.config import from_table
 from pipeline.errors import ConfigError
-from trainer.optimizer_config import OptimizerConfig
+from trainer.settings.optimizer import OptimizerConfig
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,13 @@ from tests.trainer.instance_fixture import VOCABULARY, commit_instances, make_ro
 from trainer.config import EvaluationConfig, TrainerConfig, TrainingConfig
 from trainer.journal import read_journal
 from trainer.loader import Loader, StepBatches
-from trainer.model_config import ModelConfig
 from trainer.pretrain import pretrain
 from trainer.ranks import Worker
 from trainer.report.curves import run_plots
 from trainer.report.finished_run import metrics_of
 from trainer.run_plan import open_sources
-from trainer.schedule_config import ScheduleConfig
+from trainer.settings.model import ModelConfig
+from trainer.settings.schedule import ScheduleConfig
 from trainer.training_run import training_manifest
 
 MODEL = ModelConfig(

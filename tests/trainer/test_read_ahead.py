@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pipeline.errors import StorageError
-from trainer.read_ahead import Read, ReadAhead
+from trainer.data.read_ahead import Read, ReadAhead
 
 
 class Source:

@@ -16,7 +16,7 @@ from pipeline.instance_set import InstanceSet
 from pipeline.storage import LocalStorage
 from tests.trainer.instance_fixture import write_instance_set
 from tests.trainer.loading import TRAIN_ROWS, global_steps
-from trainer.record_cache import RecordCache
+from trainer.data.record_cache import RecordCache
 
 
 @pytest.fixture

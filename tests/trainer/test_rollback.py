@@ -23,7 +23,7 @@ from tests.trainer.small_training import (
 )
 from trainer.checkpoint import latest, load
 from trainer.config import TrainerConfig
-from trainer.epoch_order import EpochOrder, RecordBatches
+from trainer.data.epoch_order import EpochOrder, RecordBatches
 from trainer.journal import read_journal
 from trainer.report.finished_run import metrics_of
 from trainer.training_run import training_manifest

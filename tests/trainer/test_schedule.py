@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.errors import ConfigError
 from trainer.schedule import Budget, batch_size, learning_rate
-from trainer.schedule_config import ScheduleConfig
+from trainer.settings.schedule import ScheduleConfig
 
 
 def rates(total: int, schedule: ScheduleConfig) -> list[float]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ConfigError
-from trainer.schedule_config import ScheduleConfig
+from trainer.settings.schedule import ScheduleConfig
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,13 @@ from trainer.checkpoint import latest, load_model
 from trainer.config import TrainerConfig
 from trainer.convert import TokenizerSource, export_folder
 from trainer.models.encoder_model import EncoderForPreTraining, EncoderModel
-from trainer.optimizer_config import OptimizerConfig
 from trainer.pretrain import pretrain
 from trainer.ranks import Worker
 from trainer.run_plan import open_sources
-from trainer.schedule_config import ScheduleConfig
+from trainer.settings.optimizer import OptimizerConfig
+from trainer.settings.schedule import ScheduleConfig
+from trainer.settings.training import EvaluationConfig, TrainingConfig
 from trainer.start_from import load_start
-from trainer.training_config import EvaluationConfig, TrainingConfig
 from trainer.training_run import training_generation, training_manifest
 
 

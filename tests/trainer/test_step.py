@@ -16,12 +16,12 @@ from torch import Tensor
 from pipeline.errors import TrainingError
 from tests.trainer.batches import MIXED_LENGTHS, TINY, make_batch, make_model, take_rows
 from trainer import reduction
-from trainer.batch import Batch, to_tensors
+from trainer.data.batch import Batch, to_tensors
 from trainer.divergence import DivergenceError
 from trainer.losses import masked_lm_loss, pair_loss
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer
-from trainer.optimizer_config import OptimizerConfig
+from trainer.settings.optimizer import OptimizerConfig
 from trainer.step import EvalResult, StepResult, evaluate, train_step
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError
 from trainer.schedule import Budget, learning_rate
-from trainer.schedule_config import ScheduleConfig
+from trainer.settings.schedule import ScheduleConfig
 from trainer.step_plan import PlannedPhase, StepPlan
 
 

@@ -15,7 +15,7 @@ from transformers.models.modernbert import modeling_modernbert as modern
 
 from tests.trainer.batches import VOCAB_SIZE
 from tests.trainer.padded_batches import PaddedBatch
-from trainer.batch import Batch
+from trainer.data.batch import Batch
 
 SIZES = {
     "vocab_size": VOCAB_SIZE,

@@ -29,11 +29,11 @@ from trainer.cluster.failure_policy import LastingFailures
 from trainer.cluster.notices import StopNotices
 from trainer.cluster.worker import train_worker
 from trainer.config import TrainerConfig
+from trainer.data.phases import Source
 from trainer.freed_memory import KEEP_FREED_MEMORY
 from trainer.journal import read_journal
-from trainer.phases import Source
 from trainer.run_plan import open_sources, require_data, step_plan
-from trainer.training_config import TrainingConfig
+from trainer.settings.training import TrainingConfig
 
 _POLL_SECONDS = 2.0
 

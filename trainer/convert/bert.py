@@ -8,7 +8,7 @@ from typing import Any
 from trainer.convert.config_json import ConfigJson
 from trainer.convert.family import Family, SpecialIds, modules
 from trainer.convert.names import Heads, Pair
-from trainer.model_config import ModelConfig
+from trainer.settings.model import ModelConfig
 
 _EMBEDDINGS = {
     "embeddings.word_embeddings": "embeddings.word_embeddings",

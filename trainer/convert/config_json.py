@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.errors import ConfigError, InputError
-from trainer.model_config import ModelConfig
+from trainer.settings.model import ModelConfig
 
 
 class ConfigJson:

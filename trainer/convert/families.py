@@ -6,7 +6,7 @@ from pipeline.errors import InputError
 from trainer.convert import albert, bert, modernbert, roberta
 from trainer.convert.config_json import ConfigJson
 from trainer.convert.family import Family
-from trainer.model_config import Architecture
+from trainer.settings.model import Architecture
 
 _FAMILIES = (bert.FAMILY, roberta.FAMILY, albert.FAMILY, modernbert.FAMILY)
 

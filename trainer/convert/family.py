@@ -11,7 +11,7 @@ from torch import Tensor
 from pipeline.errors import InputError
 from trainer.convert.config_json import ConfigJson
 from trainer.convert.names import Heads, Pair, Twin
-from trainer.model_config import Architecture, ModelConfig
+from trainer.settings.model import Architecture, ModelConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 from trainer.convert.config_json import ConfigJson
 from trainer.convert.family import Family, SpecialIds
 from trainer.convert.names import Heads, Pair
-from trainer.model_config import ModelConfig
+from trainer.settings.model import ModelConfig
 
 _LAYER = {
     "encoder.attention.{i}.layer_norm": "layers.{i}.attn_norm",

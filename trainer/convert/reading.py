@@ -13,8 +13,8 @@ from trainer.convert.config_json import ConfigJson
 from trainer.convert.families import family_of_checkpoint
 from trainer.convert.names import Heads, plain_names, to_ours
 from trainer.convert.weights_file import CONFIG, VOCABULARY, parse_files, read_checkpoint
-from trainer.model_config import ModelConfig
 from trainer.models.encoder_model import EncoderForPreTraining, EncoderModel, PairHead
+from trainer.settings.model import ModelConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

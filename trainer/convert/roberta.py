@@ -16,7 +16,7 @@ from trainer.convert.bert import encoder_pairs, read_encoder, write_encoder
 from trainer.convert.config_json import ConfigJson
 from trainer.convert.family import Family, SpecialIds, modules
 from trainer.convert.names import Heads, Pair
-from trainer.model_config import ModelConfig
+from trainer.settings.model import ModelConfig
 
 
 def _pairs(config: ModelConfig, heads: Heads, base: str) -> Iterator[Pair]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
-from trainer.batch import GridLayout, SequenceLayout
+from trainer.data.batch import GridLayout, SequenceLayout
 from trainer.models.attention_dropout import attention_with_dropout
 from trainer.models.dropout import on_plain_cpu
 

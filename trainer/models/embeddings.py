@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer.batch import TensorBatch
-from trainer.model_config import ModelConfig
+from trainer.data.batch import TensorBatch
 from trainer.models.dropout import dropout, on_plain_cpu
+from trainer.settings.model import ModelConfig
 
 
 class Embeddings(nn.Module):

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from trainer.batch import SequenceLayout
-from trainer.model_config import ModelConfig
+from trainer.data.batch import SequenceLayout
 from trainer.models.dropout import dropout_add
 from trainer.models.self_attention import Rotation, SelfAttention, rotation
+from trainer.settings.model import ModelConfig
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.derived_keys import derive_key
-from trainer.batch import Batch, TensorBatch, check_batch, to_tensors
-from trainer.model_config import ModelConfig
+from trainer.data.batch import Batch, TensorBatch, check_batch, to_tensors
 from trainer.models.embeddings import Embeddings
 from trainer.models.encoder import Encoder
 from trainer.models.heads import MaskedLMHead, Pooler
+from trainer.settings.model import ModelConfig
 
 PairHead = Literal["nsp", "sop"]
 PAIR_HEADS: Mapping[str, PairHead] = {"nsp": "nsp", "sop": "sop"}

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer.model_config import ModelConfig
 from trainer.models.encoder import ACTIVATIONS
+from trainer.settings.model import ModelConfig
 
 
 class Pooler(nn.Module):

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trainer.batch import SequenceLayout
-from trainer.model_config import ModelConfig
+from trainer.data.batch import SequenceLayout
 from trainer.models.attention import attention
 from trainer.models.dropout import dropout_add
+from trainer.settings.model import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.batch import Batch
-from trainer.model_config import ModelConfig
+from trainer.data.batch import Batch
 from trainer.models.encoder_model import EncoderForPreTraining
+from trainer.settings.model import ModelConfig
 
 
 def plain_logits(model: EncoderForPreTraining, batch: Batch) -> tuple[Tensor, Tensor | None]:

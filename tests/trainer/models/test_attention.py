@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.trainer.batches import make_batch
-from trainer.batch import SequenceLayout, to_tensors
+from trainer.data.batch import SequenceLayout, to_tensors
 from trainer.models.attention import (
     attention,
     band_block,

@@ -17,7 +17,7 @@ from tests.trainer.batches import (
     make_model,
     take_rows,
 )
-from trainer.batch import Batch, as_tensor, to_tensors
+from trainer.data.batch import Batch, as_tensor, to_tensors
 from trainer.losses import masked_lm_loss
 from trainer.models.encoder_model import EncoderForPreTraining, PreTrainingOutput
 

@@ -17,10 +17,10 @@ from tests.trainer.batches import (
     take_rows,
 )
 from tests.trainer.models.plain_encoder import plain_logits
-from trainer.batch import as_tensor, check_batch, to_tensors
+from trainer.data.batch import as_tensor, check_batch, to_tensors
 from trainer.losses import masked_lm_loss
-from trainer.model_config import ModelConfig
 from trainer.models.encoder_model import EncoderForPreTraining, EncoderModel
+from trainer.settings.model import ModelConfig
 
 CPU = torch.device("cpu")
 

@@ -14,8 +14,8 @@ from pipeline.config import MaskingConfig
 from pipeline.instance_rows import InstanceRows
 from pipeline.masking import TokenClasses, mask_tokens
 from pipeline.ragged import read_only
-from trainer.batch import Batch
-from trainer.epoch_order import Unit
+from trainer.data.batch import Batch
+from trainer.data.epoch_order import Unit
 
 Ragged = tuple[NDArray[Any], NDArray[np.int64]]
 

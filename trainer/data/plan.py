@@ -11,8 +11,8 @@ from typing import Any
 
 from pipeline.config import require
 from pipeline.errors import ConfigError, CorruptError
-from trainer.epoch_order import RecordBatches
-from trainer.phases import Phase, check_phases, divide, set_name
+from trainer.data.epoch_order import RecordBatches
+from trainer.data.phases import Phase, check_phases, divide, set_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

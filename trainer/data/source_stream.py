@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from pipeline.config import MaskingConfig
 from pipeline.instance_set import InstanceSet
-from trainer.assembly import Instances, batch_span, gather, make_batch
-from trainer.batch import Batch
-from trainer.epoch_order import EpochOrder, RecordBatches, Unit
-from trainer.lanes import RankLanes
-from trainer.read_ahead import Read, ReadAhead
-from trainer.record_cache import RecordCache
+from trainer.data.assembly import Instances, batch_span, gather, make_batch
+from trainer.data.batch import Batch
+from trainer.data.epoch_order import EpochOrder, RecordBatches, Unit
+from trainer.data.lanes import RankLanes
+from trainer.data.read_ahead import Read, ReadAhead
+from trainer.data.record_cache import RecordCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

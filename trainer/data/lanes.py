@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.assembly import Instances, Taken, concatenate
-from trainer.epoch_order import EpochOrder, LaneOrder
+from trainer.data.assembly import Instances, Taken, concatenate
+from trainer.data.epoch_order import EpochOrder, LaneOrder
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,7 +8,7 @@ batch at the border is wanted by both; a rank reads it once for all its lanes. S
 most R - 1 shards in an epoch, and read at most R - 1 record batches twice.
 
 Inside a lane. Its record batches, of all its shards, are permuted, and rows shuffled within
-windows of some record batches, short and long ones by turns (trainer.balanced_order). A lane's
+windows of some record batches, short and long ones by turns (trainer.data.balanced_order). A lane's
 first window is shorter by a share of its own, so that lanes do not all open one at once.
 
 Steps. Unit u of the epoch is the turn of the lane whose place in `spread` is u mod L; the n-th of
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from pipeline.contract import ShardEntry
 from pipeline.derived_keys import derive_key
 from pipeline.keyed_random import permutation
-from trainer.balanced_order import STRATA, balanced
+from trainer.data.balanced_order import STRATA, balanced
 
 Unit = Literal["sequences", "tokens"]
 

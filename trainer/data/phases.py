@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.config import require
 from pipeline.errors import ConfigError
 from pipeline.instance_set import InstanceSet
-from trainer.epoch_order import Unit
+from trainer.data.epoch_order import Unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

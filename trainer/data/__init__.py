@@ -1,0 +1,1 @@
+"""What the loader is made of: the order of an epoch, its reading, batches and their masks."""
