@@ -118,9 +118,10 @@ def commit_instances(
     rows_per_batch: int,
     objective: Objective = "nsp",
     first: int = 0,
+    fingerprint: str = "0123456789abcdef0123",
 ) -> InstanceSet:
     """Commit (split, rows) as one shard each, instances numbered on from `first`."""
-    generation = Generation(str(root), "instances", "0123456789abcdef0123")
+    generation = Generation(str(root), "instances", fingerprint)
     static = shards[0][1].masked_offsets is not None
     word_starts = shards[0][1].word_starts is not None
     schema = shard_schema(

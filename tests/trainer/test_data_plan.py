@@ -26,6 +26,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> list[InstanceSet]:
             VOCABULARY,
             [("train", make_rows(range(rows), None))],
             rows_per_batch=8,
+            fingerprint=f"{rows:020d}",
         )
         for rows in (50, 20)
     ]
@@ -77,6 +78,30 @@ def test_phases_follow_each_other_at_their_step_and_the_last_one_ends(
         state = plan.after(state)
     assert seen == [(0, 0, 0), (0, 1, 8), (0, 2, 16), (1, 3, 0), (1, 4, 8)]
     assert plan.start(state) == state
+
+
+def test_a_set_that_two_phases_read_goes_on_and_keeps_its_share(sets: list[InstanceSet]) -> None:
+    phases = [
+        phase_of(sets[0], steps=8),
+        phase_of(*sets, weights=[3.0, 1.0], steps=4),
+        phase_of(sets[1], steps=2),
+    ]
+    plan = DataPlan(phases, 1)
+    state = plan.start(None)
+    seen = []
+    while not plan.is_over(state):
+        seen.append([(one.epoch, one.cursor) for one in state.sources])
+        assert plan.start(LoaderState.from_json(state.to_json())) == state
+        if state.phase == 1:
+            assert plan.step_units(state) == [6, 2]
+        state = plan.after(state)
+    assert seen[7:9] == [[(1, 6)], [(1, 14), (0, 0)]]
+    assert seen[9:13] == [[(1, 20), (0, 2)], [(1, 26), (0, 4)], [(1, 32), (0, 6)], [(0, 8)]]
+    other_unit = DataPlan([phases[0], replace(phases[0], unit="tokens", steps=None)], 1)
+    state = other_unit.start(None)
+    while state.phase == 0:
+        state = other_unit.after(state)
+    assert (state.sources[0].epoch, state.sources[0].cursor) == (0, 0)
 
 
 def test_skipping_passes_over_data_and_over_no_update(sets: list[InstanceSet]) -> None:

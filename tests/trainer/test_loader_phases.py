@@ -112,6 +112,16 @@ def test_restored_at_every_step_of_two_phases_it_goes_on_as_if_undisturbed(
         assert resumed == undisturbed[done : done + 4], f"after step {done}"
 
 
+def test_two_phases_over_one_set_read_it_as_one_phase_does(books: InstanceSet) -> None:
+    one = global_steps([phase_of(books)], 25, world_size=1)
+    phases = [phase_of(books, steps=9), phase_of(books)]
+    assert global_steps(phases, 25, world_size=1) == one
+    with open_loader(phases) as loader:
+        state = take(loader, 12)[-1].state_after
+    assert state.phase == 1
+    assert global_steps(phases, 13, world_size=1, state=state) == one[12:]
+
+
 def test_a_run_that_passed_over_data_reads_what_came_after_them(tmp_path: Path) -> None:
     instances = write_instance_set(tmp_path)
     undisturbed = global_steps(instances, 12, world_size=1)

@@ -25,6 +25,8 @@ class SourceState:
     cursor: int
     """Units of the epoch that were handed out. They were the lanes' turns one after another, so
     that this is the cursor of every lane."""
+    phase_start: int = 0
+    """Units of it, epochs included, that were handed out before its phase began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,7 @@ class LoaderState:
                         instances=str(one["instances"]),
                         epoch=int(one["epoch"]),
                         cursor=int(one["cursor"]),
+                        phase_start=int(one["phase_start"]),
                     )
                     for one in state["sources"]
                 ),
@@ -127,18 +130,21 @@ class DataPlan:
         """Return the units that the next step takes of each source of the state's phase."""
         phase = self.phases[state.phase]
         given = [
-            one.epoch * total + one.cursor
+            one.epoch * total + one.cursor - one.phase_start
             for one, total in zip(state.sources, self._units[state.phase], strict=True)
         ]
         weights = [source.weight for source in phase.sources]
         return divide(phase.batch_size(state.step), weights, given)
 
     def after(self, state: LoaderState) -> LoaderState:
-        """Return the state after the next step: at the end of a phase the start of the next."""
-        step = state.step + 1
-        if step == self._ends[state.phase] and state.phase + 1 < len(self.phases):
-            return self._fresh(state.phase + 1, step)
-        return replace(self._data_after(state), step=step)
+        """Return the state after the next step: at the end of a phase the start of the next.
+
+        A set that both phases read goes on; any other begins with its epoch 0.
+        """
+        moved = replace(self._data_after(state), step=state.step + 1)
+        if moved.step == self._ends[state.phase] and state.phase + 1 < len(self.phases):
+            return self._next_phase(moved)
+        return moved
 
     def skip(self, state: LoaderState, steps: int) -> LoaderState:
         """Return the state that passes over the data of `steps` steps, but over no update."""
@@ -161,6 +167,21 @@ class DataPlan:
             epochs, cursor = divmod(one.cursor + taken, total)
             sources.append(replace(one, epoch=one.epoch + epochs, cursor=cursor))
         return replace(state, sources=tuple(sources))
+
+    def _next_phase(self, state: LoaderState) -> LoaderState:
+        before, after = self.phases[state.phase : state.phase + 2]
+        fresh = self._fresh(state.phase + 1, state.step)
+        if before.unit != after.unit:
+            return fresh
+        read: dict[str, list[SourceState]] = {}
+        for one, total in zip(state.sources, self._units[state.phase], strict=True):
+            gone_on = replace(one, phase_start=one.epoch * total + one.cursor)
+            read.setdefault(one.instances, []).append(gone_on)
+        # Of a set that a phase has twice, each goes on by itself.
+        sources = tuple(
+            read[one.instances].pop(0) if read.get(one.instances) else one for one in fresh.sources
+        )
+        return replace(fresh, sources=sources)
 
     def _fresh(self, phase: int, step: int) -> LoaderState:
         names = [set_name(source.instances) for source in self.phases[phase].sources]

@@ -1,4 +1,4 @@
-"""The [[phases]] tables of a run's TOML: parts of one training on instances of other lengths."""
+"""The [[phases]] tables of a run's TOML: parts of one training on other lengths or mixtures."""
 
 from __future__ import annotations
 
