@@ -145,3 +145,12 @@ def test_a_count_that_was_lost_is_taken_anew(instances: InstanceSet, tmp_path: P
     (tmp_path / "cache" / "bytes").write_text("")
     cache.read_message(instances, *batches[1])
     assert int((tmp_path / "cache" / "bytes").read_text()) == sum(kept(tmp_path / "cache").values())
+
+
+def test_what_a_killed_worker_was_writing_is_removed(tmp_path: Path) -> None:
+    cut_off, fresh = tmp_path / ".tmp-old", tmp_path / ".tmp-new"
+    for path in (cut_off, fresh):
+        path.write_bytes(b"part of a record batch")
+    os.utime(cut_off, (1.0, 1.0))
+    RecordCache(str(tmp_path), 10**9)
+    assert not cut_off.exists() and fresh.exists()

@@ -12,6 +12,7 @@ import fcntl
 import logging
 import os
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +27,9 @@ _log = logging.getLogger(__name__)
 
 # So much is freed at once, since finding the oldest files means looking at all of them.
 _FREED_SHARE = 0.1
+_TEMPORARY = ".tmp-"
+# No write of a record batch takes so long: who began it was killed.
+_ABANDONED_SECONDS = 3600.0
 
 
 class RecordCache:
@@ -40,6 +44,7 @@ class RecordCache:
         self._limit_bytes = limit_bytes
         with self._explained():
             self._folder.mkdir(parents=True, exist_ok=True)
+            self._remove_abandoned()
 
     def read_message(self, instances: InstanceSet, shard: ShardEntry, number: int) -> bytes:
         """Return a verified record batch's IPC message, from the folder if it is there.
@@ -79,7 +84,7 @@ class RecordCache:
             # Before the file is there: after a kill in between the folder holds less, not more.
             total.bytes += len(message)
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=self._folder)
+        handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=self._folder)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(message)
@@ -88,6 +93,12 @@ class RecordCache:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
             raise
+
+    def _remove_abandoned(self) -> None:
+        for path in self._folder.glob(f"{_TEMPORARY}*"):
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                    path.unlink()
 
     def _shrink(self, limit_bytes: int) -> int:
         """Remove the files used longest ago until the rest has at most so many bytes."""
