@@ -82,6 +82,7 @@ def test_a_class_whose_heads_the_model_has_not_is_left_out() -> None:
 
 def test_the_card_has_the_tokenizer_the_run_and_the_data() -> None:
     rows = rows_of(make_model(), "nsp")
+    assert rows["class"] == "`BertTokenizer`"
     assert rows["case"] == "lower-cased"
     assert rows["longest sequence"] == "80 tokens"
     assert rows["`token_type_ids`"] == "0 and 1"
@@ -98,5 +99,6 @@ def test_positions_behind_the_padding_token_are_told() -> None:
     rows = rows_of(make_model(ROBERTA, pair_head=None), "sentence")
     assert rows["position table"] == "81 rows; the first token has row 1"
     assert rows["`[PAD]`"] == "id 0"
+    assert rows["class"] == "`PreTrainedTokenizerFast`"
     assert rows["`token_type_ids`"] == "not read"
     assert "position table" not in rows_of(make_model(dataclasses.replace(TINY)), "nsp")

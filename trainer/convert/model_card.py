@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.contract import LABEL_MEANINGS
 from trainer.convert.families import family_of
 from trainer.convert.names import Heads
-from trainer.convert.tokenizer_files import TokenizerSource
+from trainer.convert.tokenizer_files import TokenizerSource, tokenizer_class
 from trainer.convert.writing import heads_of_model, twin_of
 from trainer.models.encoder_model import EncoderModel
 
@@ -83,13 +83,14 @@ def _heads(heads: Heads, objective: str, *, pooler: bool) -> str:
 
 
 def _tokenizer(model: EncoderModel, source: TokenizerSource) -> Iterable[tuple[str, str]]:
+    segments = model.config.type_vocab_size >= 2
+    yield "class", f"`{tokenizer_class(source, segments=segments)}`"
     yield "entries", f"{model.vocab_size:,}"
     yield "case", "lower-cased" if source.lowercase else "kept"
     yield "accents", "removed" if source.strip_accents else "kept"
     yield "CJK characters", "words of their own" if source.handle_chinese_chars else "in words"
     yield "`[PAD]`", f"id {model.pad_token_id}"
     yield "longest sequence", f"{model.max_seq_length} tokens"
-    segments = model.config.type_vocab_size >= 2
     yield "`token_type_ids`", "0 and 1" if segments else "not read"
     if model.config.position_offset != "none":
         first = model.config.first_position(model.pad_token_id)

@@ -53,6 +53,13 @@ class TokenizerSource:
         return int(found)
 
 
+def tokenizer_class(source: TokenizerSource, *, segments: bool) -> str:
+    """Return the class of transformers that AutoTokenizer makes of an export."""
+    longest_word = json.loads(source.tokenizer_json)["model"]["max_input_chars_per_word"]
+    as_bert = segments and longest_word == _BERT_TOKENIZER_LONGEST_WORD
+    return "BertTokenizer" if as_bert else "PreTrainedTokenizerFast"
+
+
 def tokenizer_files(
     source: TokenizerSource, *, max_seq_length: int, segments: bool
 ) -> dict[str, bytes]:
@@ -69,8 +76,6 @@ def tokenizer_files(
         for piece in tokenizer["post_processor"]["pair"]:
             for part in piece.values():
                 part["type_id"] = 0
-    longest_word = tokenizer["model"]["max_input_chars_per_word"]
-    as_bert = segments and longest_word == _BERT_TOKENIZER_LONGEST_WORD
     config: dict[str, Any] = {
         **_SPECIAL_TOKENS,
         "do_lower_case": source.lowercase,
@@ -79,7 +84,7 @@ def tokenizer_files(
         "model_max_length": max_seq_length,
         "strip_accents": source.strip_accents,
         "tokenize_chinese_chars": source.handle_chinese_chars,
-        "tokenizer_class": "BertTokenizer" if as_bert else "PreTrainedTokenizerFast",
+        "tokenizer_class": tokenizer_class(source, segments=segments),
     }
     return {
         "tokenizer.json": source.tokenizer_json
