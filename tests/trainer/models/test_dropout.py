@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 import torch
+from torch import Tensor
 
+from tests.trainer.batches import TINY, make_batch, make_model
+from trainer.data.batch import to_tensors
 from trainer.models.attention_dropout import attention_with_dropout
 from trainer.models.dropout import dropout, dropout_add, keep_mask
 
@@ -93,3 +97,59 @@ def test_attention_in_bfloat16_is_near_float32_and_keeps_its_type() -> None:
     high = attention_with_dropout(qkv.float(), None, 0.3)
     assert low.dtype == torch.bfloat16
     torch.testing.assert_close(low.float(), high, rtol=0.01, atol=0.01)
+
+
+def answers_of_parts(dropouts: dict[str, float], seed: int) -> dict[str, Tensor]:
+    """What each part of a training model answers to one input, its randomness from `seed`."""
+    # Pre-norm: a block's output is its input plus what dropout leaves.
+    config = dataclasses.replace(TINY, architecture="custom", norm_position="pre", **dropouts)  # type: ignore[arg-type]
+    model = make_model(config).train()
+    batch = to_tensors(make_batch([40, 9, 31]), torch.device("cpu"))
+    hidden = torch.randn(80, config.hidden_size, generator=torch.Generator().manual_seed(0))
+    block, feed_forward = model.encoder.attention[0], model.encoder.feed_forward[0]
+    contexts: list[Tensor] = []
+    block.output.register_forward_pre_hook(lambda _, given: contexts.append(given[0]))
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        block(hidden, batch.layout)
+        return {
+            "embeddings": model.embeddings(batch),
+            "attention weights": contexts[0],
+            "attention block": block.finish(hidden, hidden) - hidden,
+            "feed-forward block": feed_forward(hidden) - hidden,
+        }
+
+
+@pytest.mark.parametrize(
+    ("dropouts", "places"),
+    [
+        ({"embedding_dropout_prob": 0.3}, {"embeddings"}),
+        ({"attention_probs_dropout_prob": 0.3}, {"attention weights"}),
+        (
+            {"hidden_dropout_prob": 0.3, "embedding_dropout_prob": 0.0},
+            {"attention block", "feed-forward block"},
+        ),
+        (
+            {"hidden_dropout_prob": 0.3},  # the embeddings' follows it
+            {"embeddings", "attention block", "feed-forward block"},
+        ),
+        ({}, set()),
+    ],
+    ids=str,
+)
+def test_each_probability_acts_at_its_own_place_and_nowhere_else(
+    dropouts: dict[str, float], places: set[str]
+) -> None:
+    first, second = (answers_of_parts(dropouts, seed) for seed in (1, 2))
+    assert {name for name in first if not torch.equal(first[name], second[name])} == places
+
+
+def test_each_place_drops_the_share_of_its_own_probability() -> None:
+    answers = answers_of_parts({"hidden_dropout_prob": 0.4, "embedding_dropout_prob": 0.2}, 1)
+    for name, share in (
+        ("embeddings", 0.2),
+        ("attention block", 0.4),
+        ("feed-forward block", 0.4),
+        ("attention weights", 0.0),
+    ):
+        assert float((answers[name] == 0).float().mean()) == pytest.approx(share, abs=0.04), name
