@@ -149,7 +149,7 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
     peak = 2.0 * _PRODUCT**3 / statistics.median(products)
     result: dict[str, Any] = {
         "step_ms": 1e3 * seconds,
-        "tokens_per_second": batch.input_ids.size / seconds,
+        "tokens_per_second": batch.input_ids.numel() / seconds,
         "mfu": model_flops(case.size, batch) / seconds / peak,
         "product_gflops": peak / 1e9,
         "peak_resident_gb": peaks["ours"] / 1e9,

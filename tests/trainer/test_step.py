@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 from torch import Tensor
+from torch._dynamo.utils import counters
 
 from pipeline.errors import TrainingError
 from tests.trainer.batches import MIXED_LENGTHS, TINY, make_batch, make_model, take_rows
@@ -235,7 +237,7 @@ def test_activation_checkpointing_changes_no_bit(dropout: float) -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
 def test_compiled_blocks_equal_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    config = dataclasses.replace(TINY, num_hidden_layers=1)
+    config = dataclasses.replace(TINY, num_hidden_layers=3)
     plain, compiled = make_model(config), make_model(config)
     compiled.encoder.compile_blocks()
     for number, lengths in enumerate(([80, 3], [5, 5, 5])):
@@ -244,6 +246,34 @@ def test_compiled_blocks_equal_the_others(tmp_path: Path, monkeypatch: pytest.Mo
         assert_same_result(do_step(compiled, [batch], step=number), expected)
         assert_same_gradients(gradients(compiled), gradients(plain), 1e-5)
     assert compiled.state_dict().keys() == plain.state_dict().keys()
+
+
+# Looped over; rows that are a grid already; one row; rows padded again.
+KINDS_OF_BATCH = [[80, 30], [50, 50, 50], [41], [30, 20]]
+
+
+@pytest.mark.filterwarnings("default")
+def test_layers_and_kinds_of_batch_share_compiled_code_in_bfloat16_with_dropout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A graph for each would pass torch's recompile limit in a model of real depth."""
+    # All of torch.compile but the making of machine code, which takes most of its time.
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    torch.compiler.reset()
+    config = dataclasses.replace(TINY, num_hidden_layers=3, hidden_dropout_prob=0.1)
+    compiled = make_model(config)
+    compiled.encoder.compile_blocks()
+    counters.clear()
+    for seed, lengths in enumerate(KINDS_OF_BATCH):
+        batch = make_batch(lengths, seed=seed, masked_share=0.9)
+        losses = []
+        for model, step in ((make_model(config), 0), (compiled, 0), (compiled, 0), (compiled, 1)):
+            model.load_state_dict(make_model(config).state_dict())
+            losses.append(do_step(model, [batch], step=step, precision="bf16").mlm_loss)
+        # The masks are others than those of plain code, but the seed's as well.
+        assert losses[1] == pytest.approx(losses[0], rel=0.1)
+        assert losses[1] == losses[2] != losses[3]
+    assert counters["stats"]["unique_graphs"] == 2  # the end of the attention block; feed-forward
 
 
 def test_a_parameter_that_no_loss_reaches_is_reported_by_name() -> None:

@@ -116,7 +116,7 @@ class Encoder(nn.Module):
         for attention in self.attention:
             assert isinstance(attention, SelfAttention)
             finish = torch.compile(attention.finish, dynamic=True, fullgraph=True)
-            attention.finish = finish  # type: ignore[method-assign]
+            attention.finish = partial(_finish_of_no_view, finish)  # type: ignore[method-assign]
         for feed_forward in self.feed_forward:
             feed_forward.compile(dynamic=True, fullgraph=True)
 
@@ -127,3 +127,15 @@ class Encoder(nn.Module):
         wide = torch.promote_types(hidden_TH.dtype, torch.float32)
         head_size = config.hidden_size // config.num_attention_heads
         return rotation(layout.position_ids, head_size, theta, wide)
+
+
+def _finish_of_no_view(
+    finish: Callable[[Tensor, Tensor], Tensor], context_TND: Tensor, hidden_TH: Tensor
+) -> Tensor:
+    """Call a compiled `finish`, whose code is for any number of tokens but not for any view.
+
+    It would be compiled again for each kind of tensor that the context is a view of (a grid of
+    one row, of several, a flat batch with its end cut off), until torch's limit ends the training.
+    The varlen kernel and the loop over sequences give no views.
+    """
+    return finish(context_TND.clone() if context_TND._is_view() else context_TND, hidden_TH)

@@ -82,11 +82,10 @@ class SelfAttention(nn.Module):
         if by is not None:
             qkv_T3ND = rotate(qkv_T3ND, by)
         dropout = self.attention_dropout if self.training else 0.0
-        context_TH = attention(qkv_T3ND, layout, dropout, reach).reshape(tokens, hidden)
-        return self.finish(context_TH, hidden_TH)
+        return self.finish(attention(qkv_T3ND, layout, dropout, reach), hidden_TH)
 
-    def finish(self, context_TH: Tensor, hidden_TH: Tensor) -> Tensor:
+    def finish(self, context_TND: Tensor, hidden_TH: Tensor) -> Tensor:
         """Return the block's output from what attention gave and what the block was given."""
-        output_TH = self.output(context_TH)
+        output_TH = self.output(context_TND.reshape(hidden_TH.shape))
         output_TH = dropout_add(output_TH, hidden_TH, self.hidden_dropout, self.training)
         return output_TH if self.pre_norm or self.layer_norm is None else self.layer_norm(output_TH)
