@@ -82,11 +82,15 @@ def require_data(
 ) -> None:
     """Raise ConfigError where the sets do not fit the model or one another, or are too small.
 
-    Before any worker is started: each of them would refuse the same.
+    And InputError for a set without held-out instances. Before any worker is started: each of
+    them would refuse the same, some of it only when it comes to evaluate.
     """
     phases = loader_phases(config, sources, plan)
     check_phases(phases, max_seq_length=config.positions)
     DataPlan(phases, config.training.workers)
+    for of_phase in sources:
+        for source in of_phase:
+            source.instances.shards("held_out")
 
 
 def _total(source: Source, unit: Unit) -> int:

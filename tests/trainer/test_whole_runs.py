@@ -9,9 +9,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, InputError
 from tests.trainer.small_training import (
     PHASES,
+    commit_sets,
     last_state,
     make_rows,
     records,
@@ -150,6 +151,23 @@ def test_data_too_small_for_a_batch_or_a_phase_are_refused_before_the_training(
         require_data(config, sources, step_plan(config, sources))
     with pytest.raises(ConfigError, match=message):
         train(config, instances)
+
+
+def test_a_set_without_held_out_instances_is_refused_before_the_training(tmp_path: Path) -> None:
+    instances = two_lengths(tmp_path / "own")
+    commit_sets(tmp_path / "other", {16: {"train": make_rows(96, 16)}})
+    sources = [{}, {"root": str(tmp_path / "other")}]
+    config = small_config(
+        tmp_path / "own",
+        instances={"max_seq_length": [16, 32]},
+        phases=[
+            {"max_seq_length": 16, "share": 0.5, "sources": sources},
+            {"max_seq_length": 32, "share": 0.5},
+        ],
+    )
+    opened = open_sources(config, instances)
+    with pytest.raises(InputError, match=r"/other/instances/.*: no held_out instances of 16 tok"):
+        require_data(config, opened, step_plan(config, opened))
 
 
 def test_a_mixture_reads_another_runs_set_and_depends_on_it(tmp_path: Path) -> None:
