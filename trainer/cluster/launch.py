@@ -66,7 +66,11 @@ def _fit(
     config: TrainerConfig, generation: Generation, sources: Sequence[tuple[Source, ...]]
 ) -> None:
     training = config.training
-    use_gpu = _use_gpu(config)
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    use_gpu = _use_gpu(training, gpus)
+    if warning := too_few_gpus(training, gpus):
+        console = Console(stderr=True, soft_wrap=True, highlight=False)
+        console.print(f"warning: {warning}", markup=False)
     _require_resources(config, use_gpu)
     if training.start_from:
         # A worker has another working directory.
@@ -107,10 +111,22 @@ def _worker_counts(training: TrainingConfig) -> int | tuple[int, int]:
     return training.least_workers, training.workers
 
 
-def _use_gpu(config: TrainerConfig) -> bool:
-    if config.training.device == "auto":
-        return bool(ray.cluster_resources().get("GPU", 0) >= config.training.least_workers)
-    return config.training.device == "cuda"
+def _use_gpu(training: TrainingConfig, gpus: int) -> bool:
+    if training.device == "auto":
+        return gpus >= training.least_workers
+    return training.device == "cuda"
+
+
+def too_few_gpus(training: TrainingConfig, gpus: int) -> str:
+    """Return what to say where the cluster has GPUs and the training goes without; else ""."""
+    least = training.least_workers
+    if training.device != "auto" or not 0 < gpus < least:
+        return ""
+    key = "training.min_workers" if training.min_workers else "training.workers"
+    return (
+        f'training.device = "auto": trains on the CPU, since {key} = {least} and the cluster has '
+        f"GPUs for {gpus}; lower {key} to {gpus} to train on them"
+    )
 
 
 def _require_resources(config: TrainerConfig, use_gpu: bool) -> None:
