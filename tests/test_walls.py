@@ -151,9 +151,33 @@ def test_the_walls_have_one_gate() -> None:
     assert all(one.startswith("pipeline/__main__.py: from pipeline.jobs") for one in exempt)
 
 
-def test_models_and_their_benchmark_need_torch_and_numpy_alone() -> None:
+# What a device does that is no plain CPU: there numpy draws no bits of dropout.
+_STEP_WITHOUT_NUMPY = """
+import sys
+sys.modules["numpy"] = None  # as where it is not installed: importing it fails
+import torch
+from tests.benchmarks import models
+from tests.benchmarks._model_steps import make_batch, model_flops, our_step, padded
+from trainer.models import dropout
+dropout.on_plain_cpu = lambda values: False
+batch = make_batch(3, 64, full=False)
+our_step("small", batch, "bf16", torch.device("cpu"), attention_dropout=0.0)()
+assert padded(batch, 64)["labels"].shape == (3, 64) and model_flops("small", batch) > 0
+print([name for name in ("ray", "transformers", "safetensors") if name in sys.modules])
+"""
+
+
+def test_models_and_their_benchmark_need_torch_alone() -> None:
     modules = [*modules_of("trainer.models"), "trainer.losses", "trainer.optim"]
     loaded = imported_by([*modules, "tests.benchmarks.models"])
     assert set(modules) <= loaded and below("torch", loaded)
     for package in ("ray", "pydantic", "numba", "pyarrow", "transformers", "tokenizers", "rich"):
         assert below(package, loaded) == []
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _STEP_WITHOUT_NUMPY],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

@@ -45,7 +45,8 @@ class StartReport:
     new_tensors: tuple[str, ...]
     """The model's that the checkpoint has not: they keep their random weights."""
     unused_tensors: tuple[str, ...]
-    """The checkpoint's heads that the run does not train, under our names."""
+    """The checkpoint's heads that the run does not train, under our names; those of a pooler that
+    its class does not read, under its own."""
     new_entries: int
     """Rows of the vocabulary beyond the checkpoint's: they keep their random weights."""
 
@@ -85,7 +86,7 @@ def load_start(model: EncoderModel, path: str, vocab_txt: bytes) -> StartReport:
             ours[name][:rows].copy_(theirs[name][:rows])
     return StartReport(
         new_tensors=tuple(sorted(ours.keys() - theirs.keys())),
-        unused_tensors=tuple(sorted(theirs.keys() - ours.keys())),
+        unused_tensors=(*sorted(theirs.keys() - ours.keys()), *start.model.left_out),
         new_entries=model.vocab_size - known,
     )
 
@@ -141,6 +142,8 @@ def start_tables(path: str) -> str:
         f"# {model.class_name}: {parameters:,} parameters, {model.vocab_size:,} entries, "
         f"[PAD] = {model.pad_token_id}"
     ]
+    if model.left_out:
+        lines.append(f"# Left out, because the class does not read it: {listed(model.left_out)}")
     if start.vocab_txt is None:
         lines.append(
             "# It has no vocab.txt: its tokens are no WordPiece, no run can start from it."

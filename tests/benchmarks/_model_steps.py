@@ -1,14 +1,18 @@
-"""One training step of ours and of the twin in transformers, over the same random batch."""
+"""One training step of ours and of the twin in transformers, over the same random batch.
+
+Nothing here needs numpy: a bare GPU machine may have torch alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-import numpy as np
 import torch
+from torch import Tensor
 
-from trainer.data.batch import Batch, as_tensor, to_tensors
+from trainer.data.batch import TensorBatch, sequence_layout
 from trainer.losses import masked_lm_loss, pair_loss
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer
@@ -25,34 +29,52 @@ SIZES: dict[Size, tuple[int, int, int]] = {  # H, L, A
 }
 
 
-def make_batch(rows: int, length: int, *, full: bool) -> Batch:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBatch:
+    """What both sides are given: flat int64 tensors on the CPU, named as those of data.Batch."""
+
+    lengths: Tensor
+    """[B]."""
+    input_ids: Tensor
+    token_type_ids: Tensor
+    masked_positions: Tensor
+    masked_lm_ids: Tensor
+    pair_labels: Tensor
+
+
+def make_batch(rows: int, length: int, *, full: bool) -> StepBatch:
     """Random tokens, 15 % of each row masked; not full: lengths even between 5 and 95 %."""
-    draw = np.random.default_rng(0)
-    lengths = np.full(rows, length)
+    draw = torch.Generator().manual_seed(0)
+    lengths = torch.full((rows,), length)
     if not full:
-        lengths = draw.permutation(np.linspace(0.05, 0.95, rows) * length).astype(np.int64)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    tokens = int(starts[-1])
-    in_row = np.arange(tokens) - np.repeat(starts[:-1], lengths)
-    positions = np.concatenate(
+        shares = torch.linspace(0.05, 0.95, rows, dtype=torch.float64)
+        lengths = (shares * length).long()[torch.randperm(rows, generator=draw)]
+    starts = lengths.cumsum(0) - lengths
+    tokens = int(lengths.sum())
+    in_row = torch.arange(tokens) - starts.repeat_interleave(lengths)
+    positions = torch.cat(
         [
-            start + np.sort(draw.choice(np.arange(1, one - 1), round(0.15 * one), replace=False))
-            for start, one in zip(starts, lengths, strict=False)
+            start + 1 + torch.randperm(one - 2, generator=draw)[: round(0.15 * one)].sort().values
+            for start, one in zip(starts.tolist(), lengths.tolist(), strict=True)
         ]
     )
-    return Batch(
-        input_ids=draw.integers(1_000, VOCAB_SIZE, tokens),
-        token_type_ids=(in_row >= np.repeat(lengths, lengths) // 2).astype(np.int64),
-        cu_seqlens=starts.astype(np.int32),
+
+    def ids(count: int, low: int = 1_000, high: int = VOCAB_SIZE) -> Tensor:
+        return torch.randint(low, high, (count,), generator=draw)
+
+    return StepBatch(
+        lengths=lengths,
+        input_ids=ids(tokens),
+        token_type_ids=(in_row >= lengths.repeat_interleave(lengths) // 2).long(),
         masked_positions=positions,
-        masked_lm_ids=draw.integers(1_000, VOCAB_SIZE, positions.size),
-        pair_labels=draw.integers(0, 2, rows),
+        masked_lm_ids=ids(positions.numel()),
+        pair_labels=ids(rows, 0, 2),
     )
 
 
 def our_step(
     size: Size,
-    batch: Batch,
+    batch: StepBatch,
     precision: Precision,
     device: torch.device,
     *,
@@ -72,10 +94,15 @@ def our_step(
     if compiled:
         model.encoder.compile_blocks()
     optimizer = make_optimizer(model, OptimizerConfig())
-    inputs = to_tensors(batch, device)
-    assert batch.pair_labels is not None
-    masked_labels = as_tensor(batch.masked_lm_ids, device)
-    pair_labels = as_tensor(batch.pair_labels, device)
+    cu_seqlens = torch.nn.functional.pad(batch.lengths.cumsum(0), (1, 0))
+    inputs = TensorBatch(
+        input_ids=batch.input_ids.to(device),
+        token_type_ids=batch.token_type_ids.to(device),
+        masked_positions=batch.masked_positions.to(device),
+        layout=sequence_layout(cu_seqlens, device),
+    )
+    masked_labels = batch.masked_lm_ids.to(device)
+    pair_labels = batch.pair_labels.to(device)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -92,7 +119,13 @@ def our_step(
 
 
 def their_step(
-    size: Size, batch: Batch, length: int, precision: Precision, device: torch.device
+    size: Size,
+    batch: StepBatch,
+    length: int,
+    precision: Precision,
+    device: torch.device,
+    *,
+    attention_dropout: float = 0.1,
 ) -> Callable[[], None]:
     import transformers
 
@@ -103,6 +136,7 @@ def their_step(
         num_hidden_layers=layers,
         num_attention_heads=heads,
         intermediate_size=4 * hidden,
+        attention_probs_dropout_prob=attention_dropout,
         attn_implementation="sdpa",
     )
     model = transformers.BertForPreTraining(config).to(device).train()
@@ -119,27 +153,25 @@ def their_step(
     return step
 
 
-def padded(batch: Batch, length: int) -> dict[str, torch.Tensor]:
+def padded(batch: StepBatch, length: int) -> dict[str, Tensor]:
     """Return a flat batch as transformers takes it: grids, and labels of -100 where none is."""
-    lengths = np.diff(batch.cu_seqlens)
-    real = np.arange(length) < lengths[:, None]
-    labels = np.full(batch.input_ids.size, -100)
+    real = torch.arange(length) < batch.lengths[:, None]
+    labels = torch.full_like(batch.input_ids, -100)
     labels[batch.masked_positions] = batch.masked_lm_ids
-    columns: dict[str, tuple[Any, int]] = {
-        "attention_mask": (1, 0),
-        "input_ids": (batch.input_ids, 0),
-        "token_type_ids": (batch.token_type_ids, 0),
-        "labels": (labels, -100),
+
+    def grid(values: Tensor, padding: int) -> Tensor:
+        return torch.full(real.shape, padding).masked_scatter(real, values)
+
+    return {
+        "attention_mask": real.long(),
+        "input_ids": grid(batch.input_ids, 0),
+        "token_type_ids": grid(batch.token_type_ids, 0),
+        "labels": grid(labels, -100),
+        "next_sentence_label": batch.pair_labels,
     }
-    tensors = {"next_sentence_label": torch.from_numpy(batch.pair_labels)}
-    for name, (values, empty) in columns.items():
-        grid = np.full(real.shape, empty)
-        grid[real] = values
-        tensors[name] = torch.from_numpy(grid)
-    return tensors
 
 
-def model_flops(size: Size, batch: Batch) -> float:
+def model_flops(size: Size, batch: StepBatch) -> float:
     """Return the floating point operations of a step that the real tokens need.
 
     Two for each multiply-add, forward once and backward twice: the products with weights,
@@ -147,8 +179,9 @@ def model_flops(size: Size, batch: Batch) -> float:
     optimizer and what is computed again are not counted.
     """
     hidden, layers, _ = SIZES[size]
-    lengths = np.diff(batch.cu_seqlens).astype(float)
-    masked, rows = batch.masked_positions.size, lengths.size
-    encoder = layers * (12 * hidden**2 * lengths.sum() + 2 * hidden * (lengths**2).sum())
+    lengths = batch.lengths.double()
+    masked, rows = batch.masked_positions.numel(), lengths.numel()
+    tokens, attended = float(lengths.sum()), float((lengths**2).sum())
+    encoder = layers * (12 * hidden**2 * tokens + 2 * hidden * attended)
     heads = masked * (hidden**2 + hidden * VOCAB_SIZE) + rows * (hidden**2 + 2 * hidden)
-    return float(6.0 * (encoder + heads))
+    return 6.0 * (encoder + heads)

@@ -7,8 +7,9 @@ with --malloc-defaults neither does. Printed are medians, and model FLOP utilisa
 that the real tokens need, beside a matrix product that is measured between the steps. The ratio of
 the processor seconds is what to go by where other work shares the machine.
 
-It needs torch alone: without transformers the twin is left out. On a CUDA device it measures
-BERT-Base and -Large there instead, see _models_cuda.py.
+On a CUDA device it measures BERT-Base and -Large there instead, see _models_cuda.py, and needs
+torch alone; on a CPU it needs numpy as well. Without transformers the twin is left out. A case that
+fails has its error in the place of its figures, and the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import json
 import os
 import resource
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -42,6 +45,7 @@ from tests.benchmarks._model_steps import (
 from trainer.freed_memory import KEEP_FREED_MEMORY
 
 THREADS = 2
+RESULTS = Path("runs/bench/models.json")
 _PRODUCT = 2_048
 
 
@@ -111,19 +115,21 @@ def process_of(side: str, case: Case) -> Iterator[Callable[[str], float]]:
     process = context.Process(target=serve, args=(theirs, side, case), daemon=True)
     process.start()
     theirs.close()
-    ours.recv()
 
     def ask(request: str) -> float:
         ours.send(request)
         return float(ours.recv())
 
-    yield ask
-    ours.send("end")
-    process.join()
+    try:
+        ours.recv()
+        yield ask
+        ours.send("end")
+    finally:
+        ours.close()  # which ends a process that was not told to
+        process.join()
 
 
-def measure(name: str, rounds: int) -> dict[str, Any]:
-    case = CASES[name]
+def measure(case: Case, rounds: int) -> dict[str, Any]:
     batch = make_batch(case.rows, case.length, full=case.full)
     products = []
     times: dict[str, list[float]] = {"ours": [], "theirs": []}
@@ -142,7 +148,6 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     seconds = statistics.median(times["ours"])
     peak = 2.0 * _PRODUCT**3 / statistics.median(products)
     result: dict[str, Any] = {
-        "case": name,
         "step_ms": 1e3 * seconds,
         "tokens_per_second": batch.input_ids.size / seconds,
         "mfu": model_flops(case.size, batch) / seconds / peak,
@@ -162,18 +167,52 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
+def print_result(result: Mapping[str, Any]) -> None:
+    """Print one line of a measurement."""
+    shown = (
+        f"{key} {value:.4g}" if isinstance(value, float) else str(value)
+        for key, value in result.items()
+        if value is not None
+    )
+    print(", ".join(shown), flush=True)
+
+
+def run(measurements: Mapping[str, Callable[[], dict[str, Any]]], file: Path) -> int:
+    """Do each, print it and write all so far to `file`; returns how many failed."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    results: list[dict[str, Any]] = []
+    for name, measurement in measurements.items():
+        result: dict[str, Any] = {"case": name}
+        try:
+            result |= measurement()
+        # Whatever it is (no memory, no compiler), it must not cost the other cases their figures.
+        except Exception as error:
+            text = " ".join(str(error).split())
+            result["error"] = f"{type(error).__name__}: {text[:500]}"
+        results.append(result)
+        print_result(result)
+        file.write_text(json.dumps(results, indent=2) + "\n")
+    return sum("error" in result for result in results)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    on_cuda = torch.cuda.is_available()
+    cases: Mapping[str, Any] = _models_cuda.cases() if on_cuda else CASES
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.models", description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(cases)}")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument(
         "--malloc-defaults", action="store_true", help="neither side keeps the memory it frees"
     )
-    arguments = parser.parse_args()
-    if torch.cuda.is_available():
-        results = _models_cuda.measure(arguments.rounds)
-    else:
-        results = []
+    arguments = parser.parse_args(argv)
+    for name in arguments.cases:
+        if name not in cases:
+            parser.error(f"{name}: no such case on this device; must be of {', '.join(cases)}")
+    if arguments.rounds < 1:
+        parser.error(f"--rounds {arguments.rounds}: must be at least 1")
+    if on_cuda and arguments.malloc_defaults:
+        parser.error("--malloc-defaults: has no meaning on a CUDA device, where torch keeps memory")
+    if not on_cuda:
         # Threads that spin while they wait would take what other work needs, and count as work.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         if arguments.malloc_defaults:
@@ -181,13 +220,16 @@ def main() -> None:
         else:
             print("freed memory: kept by both sides", flush=True)
             os.environ.update(KEEP_FREED_MEMORY)
-        for name in arguments.cases or CASES:
-            results.append(measure(name, arguments.rounds))
-            _models_cuda.print_result(results[-1])
-    folder = Path("runs/bench")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "models.json").write_text(json.dumps(results, indent=2) + "\n")
+    measure_case: Callable[..., dict[str, Any]] = _models_cuda.measure if on_cuda else measure
+    failed = run(
+        {
+            name: functools.partial(measure_case, cases[name], arguments.rounds)
+            for name in arguments.cases or cases
+        },
+        RESULTS,
+    )
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -17,10 +17,12 @@ import transformers
 from pipeline.errors import InputError
 from tests.trainer.batches import TINY, VOCAB_SIZE, make_batch, make_model
 from tests.trainer.padded_batches import pad
+from tests.trainer.twin_answers import assert_same, assert_same_gradients, run
+from tests.trainer.twins import TwinOutput
 from tests.trainer.wordpiece import ENTRIES, TEXT, make_source
 from trainer.convert import export_folder, import_folder
 from trainer.data.batch import to_tensors
-from trainer.models.encoder_model import EncoderForPreTraining, EncoderModel, PairHead
+from trainer.models.encoder_model import EncoderForPreTraining, PairHead
 from trainer.settings.model import ModelConfig
 
 ROBERTA = dataclasses.replace(
@@ -107,7 +109,7 @@ def open_quietly(folder: Path, class_name: str) -> Any:
 
 
 @cases
-def test_the_class_of_config_json_opens_the_folder_and_answers_the_same(
+def test_the_class_of_config_json_opens_the_folder_and_answers_and_learns_the_same(
     case: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     model = case.model()
@@ -125,14 +127,27 @@ def test_the_class_of_config_json_opens_the_folder_and_answers_the_same(
     if not segments:
         batch.token_type_ids[:] = 0
     padded = pad(batch)
-    with torch.inference_mode():
-        ours = model(to_tensors(batch, torch.device("cpu")))
-        theirs = twin(**padded.inputs(segments=segments))
+    labels = {"labels": padded.label_tensor}
+    if batch.pair_labels is not None:
+        name = (
+            "sentence_order_label"
+            if case.config.architecture == "albert"
+            else "next_sentence_label"
+        )
+        labels[name] = torch.from_numpy(batch.pair_labels)
+    theirs = twin(**padded.inputs(segments=segments), **labels)
     logits = theirs.get("logits", theirs.get("prediction_logits"))
     assert logits.shape[-1] == VOCAB_SIZE
-    torch.testing.assert_close(ours.masked_logits, padded.real(logits), rtol=1e-5, atol=1e-5)
-    if case.pair_head:
-        torch.testing.assert_close(ours.pair_logits, theirs[1], rtol=1e-5, atol=1e-5)
+    expected = TwinOutput(
+        loss=theirs.loss,
+        masked_logits=padded.real(logits),
+        pair_logits=theirs[2] if case.pair_head else None,
+    )
+    ours = run(model, batch)
+    assert_same(ours, expected, 1e-5)
+    ours.loss.backward()
+    theirs.loss.backward()
+    assert_same_gradients(model, twin, 1e-5)
 
 
 @cases
@@ -153,33 +168,6 @@ def test_what_was_exported_is_imported_bit_for_bit(case: Case, tmp_path: Path) -
         assert torch.equal(value, state[name][: len(value)]), name
     again = export_folder(folder.model.model(), source)
     assert again == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-
-
-@pytest.mark.parametrize("pooler", [True, False])
-def test_an_encoder_without_heads_is_a_bert_model(pooler: bool, tmp_path: Path) -> None:
-    model = EncoderModel(TINY, VOCAB_SIZE, 0, pooler=pooler, seed=1).eval()
-    write(export_folder(model, make_source()), tmp_path)
-    twin = transformers.BertModel.from_pretrained(tmp_path, add_pooling_layer=pooler).eval()
-    batch = make_batch([80, 7, 50])
-    padded = pad(batch)
-    with torch.inference_mode():
-        tensors = to_tensors(batch, torch.device("cpu"))
-        hidden = model.hidden_states(tensors)
-        theirs = twin(**padded.inputs())
-    torch.testing.assert_close(hidden, padded.real(theirs.last_hidden_state), rtol=1e-5, atol=1e-5)
-    if pooler:
-        pooled = model.pooled(hidden, tensors)
-        torch.testing.assert_close(pooled, theirs.pooler_output, rtol=1e-5, atol=1e-5)
-    imported = import_folder(str(tmp_path)).model
-    assert imported.heads.pooler == pooler
-    assert not imported.heads.masked_lm
-
-
-@pytest.mark.parametrize("class_name", ["BertForMaskedLM", "BertModel", "AutoModel"])
-def test_other_classes_find_their_weights(tmp_path: Path, class_name: str) -> None:
-    model = make_model().eval()
-    twin = open_quietly(write(export_folder(model, make_source()), tmp_path), class_name)
-    assert torch.equal(twin.get_input_embeddings().weight, model.decoder_weight)
 
 
 def test_export_is_deterministic_and_complete() -> None:
@@ -286,25 +274,6 @@ def test_roberta_takes_its_longest_sequence_whatever_the_id_of_pad(
         theirs = twin(**inputs).logits[inputs["attention_mask"].bool()]
         ours = model(to_tensors(batch, torch.device("cpu"))).masked_logits
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-
-
-def test_sentence_transformers_embeds_with_the_export(tmp_path: Path) -> None:
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    model = make_model().eval()
-    write(export_folder(model, make_source()), tmp_path)
-    embedder = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu")
-    texts = ["the zoo", "hello paris the end"]
-    embedded = embedder.encode(texts)
-    for text, vector in zip(texts, embedded, strict=True):
-        ids = np.array(make_source().tokenizer().encode(text).ids)
-        batch = dataclasses.replace(
-            make_batch([ids.size], pairs=False),
-            input_ids=ids,
-            token_type_ids=np.zeros_like(ids),
-        )
-        with torch.inference_mode():
-            hidden = model.hidden_states(to_tensors(batch, torch.device("cpu")))
-        np.testing.assert_allclose(vector, hidden.mean(0).numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_a_vocabulary_of_another_size_or_another_pad_is_refused() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pipeline.config import from_table
 from pipeline.errors import ConfigError
+from trainer.parameter_table import load_preset
 from trainer.settings.model import ModelConfig
 
 
@@ -46,3 +48,24 @@ def test_value_out_of_range_is_refused_by_name(
 def test_toml_table_with_a_wrong_key_is_refused(table: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         from_table(ModelConfig, table, "run.toml")
+
+
+@pytest.mark.parametrize("preset", ["bert-tiny", "roberta-base", "albert-base"])
+def test_a_dropout_of_the_embeddings_alone_is_refused_where_config_json_cannot_say_it(
+    preset: str,
+) -> None:
+    model = load_preset(preset).model
+    hidden = model.hidden_dropout_prob
+    assert replace(model, embedding_dropout_prob=hidden).embedding_dropout == hidden
+    with pytest.raises(ConfigError, match=r"model\.embedding_dropout_prob = 0\.3: .* has one dro"):
+        replace(model, embedding_dropout_prob=0.3)
+    assert replace(model, architecture="custom", embedding_dropout_prob=0.3)
+
+
+@pytest.mark.parametrize("name", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
+def test_dropouts_that_modernbert_has_in_other_places_are_refused(name: str) -> None:
+    model = load_preset("modern-base").model
+    assert replace(model, embedding_dropout_prob=0.1).embedding_dropout == 0.1
+    change: dict[str, Any] = {name: 0.1}
+    with pytest.raises(ConfigError, match=rf'model\.{name} = 0\.1: .* = "modern" has 0\.0;'):
+        replace(model, **change)

@@ -110,3 +110,16 @@ def test_what_a_model_cannot_read_is_refused_by_row_and_value(
     labels = np.where(MASK == 1, VOCAB_SIZE, -100)
     with pytest.raises(TrainingError, match=rf"row 0 of the batch: masked_lm_ids = {VOCAB_SIZE}: "):
         model.inputs(flatten_padded(IDS, MASK, labels_BL=labels))
+
+
+def test_a_padding_token_among_the_tokens_is_refused_where_positions_begin_behind_it() -> None:
+    config = dataclasses.replace(TINY, architecture="custom", position_offset="after_pad_token_id")
+    ids = IDS.copy()
+    ids[1, 1] = 0
+    with pytest.raises(
+        TrainingError, match=r"row 1 of the batch: input_ids = 0 at token 1: the pad"
+    ):
+        make_model(config).inputs(flatten_padded(ids, MASK))
+    assert make_model(config).inputs(flatten_padded(IDS, MASK)).input_ids.numel() == 9
+    # Elsewhere a token is what its id says: transformers counts positions alike.
+    assert make_model().inputs(flatten_padded(ids, MASK)).input_ids.numel() == 9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -62,15 +62,25 @@ class Family:
 
     def twin(self, config: ModelConfig, heads: Heads, base: str) -> Twin:
         """Return the tensors of the class that has these heads."""
-        ignored = {f"{base}embeddings.position_ids"}
-        if heads.masked_lm and "pair" not in self.head_prefixes:
-            # Files of old versions have a pooler that nothing trained and the class does not read.
-            ignored |= {f"{base}pooler.dense.weight", f"{base}pooler.dense.bias"}
         return Twin(
             class_name=self.class_of(heads),
             pairs=tuple(self.pairs(config, heads, base)),
             tied=self.tied if heads.masked_lm else {},
-            ignored=frozenset(ignored),
+            ignored=frozenset({f"{base}embeddings.position_ids"}),
+            left_out=self._left_out(config, heads, base),
+        )
+
+    def _left_out(self, config: ModelConfig, heads: Heads, base: str) -> frozenset[str]:
+        """Return the names of a pooler that a class with an MLM head alone does not read.
+
+        Files of early versions have one, and so have the released ALBERTs, whose pair head was not
+        saved (transformers issue 9319).
+        """
+        if not heads.masked_lm or heads.pooler or "pooler" not in self.head_prefixes:
+            return frozenset()
+        pairs = self.pairs(config, replace(heads, pooler=True), base)
+        return frozenset(
+            name for pair in pairs if pair.ours.startswith("pooler.") for name in pair.theirs
         )
 
     def base_of(self, names: Mapping[str, Tensor]) -> str:
@@ -92,11 +102,9 @@ class Family:
 
         pair = has("pair")
         masked_lm = has("masked_lm") or pair
-        pooler = has("pooler") or pair
-        if masked_lm and "pair" not in self.head_prefixes:
-            return Heads(masked_lm=True)
-        # An MLM head and a pooler come with the pair head alone: what is missing gets a name.
-        return Heads(masked_lm=masked_lm, pooler=pooler, pair=pair or (masked_lm and pooler))
+        # An MLM head and a pooler come with the pair head alone: without it the pooler is left out.
+        pooler = pair or (has("pooler") and not masked_lm)
+        return Heads(masked_lm=masked_lm, pooler=pooler, pair=pair)
 
 
 def modules(names: Mapping[str, str]) -> Iterator[Pair]:

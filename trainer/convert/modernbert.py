@@ -90,17 +90,20 @@ def _read_config(table: ConfigJson) -> ModelConfig:
     table.one_of("decoder_bias", (True,), True)
     hidden_act = table.one_of("hidden_activation", ("gelu", "gelu_new"), "gelu")
     table.one_of("classifier_activation", (hidden_act,), "gelu")
+    # Ours are in other places: see TWIN_SWITCHES.
+    for key in ("attention_dropout", "mlp_dropout"):
+        table.one_of(key, (0.0,), 0.0)
     layers = table.integer("num_hidden_layers")
     return table.model_config(
         architecture="modern",
-        attention_probs_dropout_prob=table.number("attention_dropout", 0.0),
+        attention_probs_dropout_prob=0.0,
         bias=bias,
         embedding_dropout_prob=table.number("embedding_dropout", 0.0),
         feed_forward="geglu",
         global_attention_every=_global_attention_every(table, layers),
         global_rope_theta=_rope_theta(table, "full_attention", "global_rope_theta", 160_000.0),
         hidden_act=hidden_act,
-        hidden_dropout_prob=table.number("mlp_dropout", 0.0),
+        hidden_dropout_prob=0.0,
         hidden_size=table.integer("hidden_size"),
         initializer_range=table.number("initializer_range", 0.02),
         intermediate_size=table.integer("intermediate_size"),

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from pipeline.errors import InputError
 
-# What torch's wrappers put before a name: data-parallel models and compiled ones.
-_PREFIXES = ("module.", "_orig_mod.")
+# Under what name torch's wrappers hold the module they wrap: data-parallel models and compiled
+# ones. It stands before the names of whatever was wrapped, the model or a part of it.
+_WRAPPERS = frozenset({"module", "_orig_mod"})
 # LayerNorm as TensorFlow named it, in files of the first years.
 _OLD_NAMES = ((".gamma", ".weight"), (".beta", ".bias"))
 # What weights are kept in. Eight-bit floats are not among them: without their scales, which lie in
@@ -47,7 +48,9 @@ class Twin:
     tied: Mapping[str, str]
     """Copies that older files carry -> what they are tied to: they must be equal."""
     ignored: frozenset[str] = frozenset()
-    """What some versions saved and the class does not read: buffers, and poolers without a use."""
+    """Buffers that some versions saved."""
+    left_out: frozenset[str] = frozenset()
+    """Weights that some versions saved and the class does not read: poolers without a use."""
 
     @property
     def names(self) -> set[str]:
@@ -67,9 +70,9 @@ class Heads:
 
 
 def plain_name(name: str) -> str:
-    """Return a name without the prefixes of torch's wrappers, gamma and beta being new again."""
-    while name.startswith(_PREFIXES):
-        name = name.split(".", 1)[1]
+    """Return a name without those of torch's wrappers, gamma and beta being new again."""
+    *path, last = name.split(".")
+    name = ".".join([*(part for part in path if part not in _WRAPPERS), last])
     for old, new in _OLD_NAMES:
         if name.endswith(old):
             name = name.removesuffix(old) + new
@@ -115,7 +118,8 @@ def to_ours(
     embeddings.
     """
     missing = sorted(twin.names - theirs.keys())
-    unexpected = sorted(theirs.keys() - twin.names - twin.tied.keys() - twin.ignored)
+    known = twin.names | twin.tied.keys() | twin.ignored | twin.left_out
+    unexpected = sorted(theirs.keys() - known)
     if missing or unexpected:
         raise InputError(
             f"not the tensors of a {twin.class_name}: missing: {listed(missing)}; "

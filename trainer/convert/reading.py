@@ -29,6 +29,8 @@ class ImportedModel:
     heads: Heads
     state: dict[str, Tensor]
     """The weights under our names, of the file's dtype, on the CPU."""
+    left_out: tuple[str, ...]
+    """Weights in the file, under its names, that the class does not read: an unused pooler's."""
 
     def model(self) -> EncoderModel:
         """Return our model with these weights: EncoderForPreTraining where it has an MLM head."""
@@ -96,8 +98,9 @@ def import_state_dict(
 ) -> ImportedModel:
     """Return the tensors of a model of transformers under our names; `config` is its config.json.
 
-    Taken are the prefixes of data-parallel and compiled models, the names gamma and beta of old
-    files, tied copies of the decoder, and the position_ids buffer.
+    Taken are the names that data-parallel and compiled modules have, gamma and beta of old files,
+    tied copies of the decoder, and the position_ids buffer. A pooler beside an MLM head without a
+    pair head is left out, and named.
 
     Raises InputError as `import_folder`.
     """
@@ -125,6 +128,7 @@ def import_state_dict(
         pad_token_id=pad_token_id,
         heads=heads,
         state=to_ours(twin, theirs, shapes),
+        left_out=tuple(sorted(twin.left_out & theirs.keys())),
     )
 
 

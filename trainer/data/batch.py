@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.errors import TrainingError
+
+if TYPE_CHECKING:  # The models run where torch alone is installed.
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +63,16 @@ class SequenceLayout:
     @cached_property
     def padded_rows(self) -> Tensor:
         """Return the row of each token in a [B * L] grid, [T] int64."""
-        starts = np.arange(len(self.lengths), dtype=np.int64) * self.max_length
-        rows = np.repeat(starts, self.lengths)
-        return torch.from_numpy(rows).to(self.position_ids.device) + self.position_ids
+        lengths = torch.tensor(self.lengths)
+        starts = torch.arange(lengths.numel()) * self.max_length
+        rows = torch.repeat_interleave(starts, lengths)
+        return rows.to(self.position_ids.device) + self.position_ids
 
     @cached_property
     def key_mask(self) -> Tensor:
         """Return which cells of the [B, 1, 1, L] grid hold a token, bool."""
-        grid = np.arange(self.max_length) < np.asarray(self.lengths)[:, None]
-        return torch.from_numpy(grid).to(self.position_ids.device)[:, None, None, :]
+        grid = torch.arange(self.max_length) < torch.tensor(self.lengths)[:, None]
+        return grid.to(self.position_ids.device)[:, None, None, :]
 
     def band_mask(self, reach: int, block: int) -> Tensor:
         """Return which keys the queries of each block see, [blocks, 1, block, block + 2 reach].
@@ -77,15 +81,17 @@ class SequenceLayout:
         a sequence of their own, so that no row is empty.
         """
         if (reach, block) not in self._bands:
+            lengths = torch.tensor(self.lengths)
             tokens = sum(self.lengths)
             blocks = -(-tokens // block)
-            sequence = np.full(blocks * block + 2 * reach, -1)
-            sequence[reach : reach + tokens] = np.repeat(np.arange(len(self.lengths)), self.lengths)
-            keys = np.lib.stride_tricks.sliding_window_view(sequence, block + 2 * reach)[::block]
-            queries = sequence[reach : reach + blocks * block].reshape(blocks, block, 1)
-            offset = np.arange(block + 2 * reach) - np.arange(block)[:, None]  # k - q + reach
+            sequence = torch.full((blocks * block + 2 * reach,), -1)
+            sequence[reach : reach + tokens] = torch.repeat_interleave(lengths)
+            keys = sequence.unfold(0, block + 2 * reach, block)
+            queries = sequence[reach : reach + blocks * block].view(blocks, block, 1)
+            # k - q + reach
+            offset = torch.arange(block + 2 * reach) - torch.arange(block)[:, None]
             band = (offset >= 0) & (offset <= 2 * reach)
-            mask = torch.from_numpy((queries == keys[:, None]) & band)[:, None]
+            mask = ((queries == keys[:, None]) & band)[:, None]
             self._bands[reach, block] = mask.to(self.position_ids.device)
         return self._bands[reach, block]
 
@@ -129,18 +135,23 @@ class TensorBatch:
 
 def to_tensors(batch: Batch, device: torch.device) -> TensorBatch:
     """Return the inputs of a batch on `device`; on the CPU they share the batch's memory."""
-    starts = batch.cu_seqlens.astype(np.int64)
-    lengths = np.diff(starts)
-    positions = np.arange(batch.input_ids.size, dtype=np.int64) - np.repeat(starts[:-1], lengths)
     return TensorBatch(
         input_ids=as_tensor(batch.input_ids, device),
         token_type_ids=as_tensor(batch.token_type_ids, device),
         masked_positions=as_tensor(batch.masked_positions, device),
-        layout=SequenceLayout(
-            lengths=tuple(lengths.tolist()),
-            cu_seqlens=as_tensor(batch.cu_seqlens, device),
-            position_ids=as_tensor(positions, device),
-        ),
+        layout=sequence_layout(as_tensor(batch.cu_seqlens, torch.device("cpu")), device),
+    )
+
+
+def sequence_layout(cu_seqlens: Tensor, device: torch.device) -> SequenceLayout:
+    """Return the layout on `device` of sequences that start at `cu_seqlens`, [B + 1] on the CPU."""
+    starts = cu_seqlens.long()
+    lengths = starts.diff()
+    positions = torch.arange(int(starts[-1])) - torch.repeat_interleave(starts[:-1], lengths)
+    return SequenceLayout(
+        lengths=tuple(lengths.tolist()),
+        cu_seqlens=cu_seqlens.to(device, torch.int32),
+        position_ids=positions.to(device),
     )
 
 
@@ -156,6 +167,8 @@ def check_batch(
 
     Checked on the host: on a GPU the same fault is an assertion that ends the process.
     """
+    import numpy as np
+
     tokens = batch.input_ids.size
     starts = batch.cu_seqlens
     lengths = np.diff(starts)
@@ -197,3 +210,17 @@ def check_batch(
     ):
         if values is not None and values.size != expected:
             raise TrainingError(f"batch: {name} has {values.size} entries: must be {expected}")
+
+
+def check_no_padding(batch: Batch, pad_token_id: int) -> None:
+    """Raise TrainingError, with row and place, for a token of the batch that is padding."""
+    (padding,) = (batch.input_ids == pad_token_id).nonzero()
+    if not padding.size:
+        return
+    row = int(batch.cu_seqlens.searchsorted(padding[0], "right")) - 1
+    place = padding[0] - batch.cu_seqlens[row]
+    raise TrainingError(
+        f"row {row} of the batch: input_ids = {pad_token_id} at token {place}: the padding token, "
+        "which has no position of its own in a model that counts positions from behind its id; "
+        "take it out of the text, or out of attention_mask"
+    )

@@ -11,11 +11,15 @@ import math
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention.varlen import varlen_attn
 
 from trainer.data.batch import GridLayout, SequenceLayout
 from trainer.models.attention_dropout import attention_with_dropout
 from trainer.models.dropout import on_plain_cpu
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # A torch without it: every device has another back end.
+    varlen_attn = None  # type: ignore[assignment]
 
 # On the CPU: loop over the sequences, or pad them again for one call? Forward and backward on one
 # core in ms, loop / padded: 64 rows of 115-128 tokens, 2 heads of 64: 51 / 52; 20-128: 30 / 47;
@@ -51,10 +55,16 @@ def attention(
 
 
 def _has_flash_kernel(qkv_T3ND: Tensor) -> bool:
-    """Tell whether the varlen kernel takes these tensors: half precision, heads to 256, Ampere."""
+    """Tell whether there is the varlen kernel and it takes these tensors.
+
+    It takes half precision, heads of a multiple of 8 up to 256, and devices from Ampere on.
+    """
+    size = qkv_T3ND.shape[-1]
     return (
-        qkv_T3ND.dtype in (torch.float16, torch.bfloat16)
-        and qkv_T3ND.shape[-1] <= 256
+        varlen_attn is not None
+        and qkv_T3ND.dtype in (torch.float16, torch.bfloat16)
+        and size <= 256
+        and size % 8 == 0
         and torch.cuda.get_device_capability(qkv_T3ND.device) >= (8, 0)
     )
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.derived_keys import derive_key
-from trainer.data.batch import Batch, TensorBatch, check_batch, to_tensors
+from trainer.data.batch import Batch, TensorBatch, check_batch, check_no_padding, to_tensors
 from trainer.models.embeddings import Embeddings
 from trainer.models.encoder import Encoder
 from trainer.models.heads import MaskedLMHead, Pooler
@@ -85,8 +85,15 @@ class EncoderModel(nn.Module):
         )
 
     def inputs(self, batch: Batch) -> TensorBatch:
-        """Return the inputs of a batch on the model's device; raises as `check`."""
+        """Return the inputs of a batch on the model's device.
+
+        Raises as `check`, and TrainingError for a token that is the padding token where positions
+        begin behind that one's id: transformers gives it the row of padding, this model a position
+        of its own, so the answers would differ.
+        """
         self.check(batch)
+        if self.config.position_offset != "none":
+            check_no_padding(batch, self.pad_token_id)
         return to_tensors(batch, next(self.parameters()).device)
 
     def hidden_states(self, batch: TensorBatch) -> Tensor:

@@ -44,6 +44,10 @@ TWIN_SWITCHES: dict[Architecture, dict[str, tuple[object, ...]]] = {
         "position_offset": ("none",),
         "type_vocab_size": (0,),
         "pooler": (False,),
+        # Theirs drop the attention's output by attention_dropout and the MLP's inner values by
+        # mlp_dropout: neither is a dropout of ours.
+        "hidden_dropout_prob": (0.0,),
+        "attention_probs_dropout_prob": (0.0,),
     },
     "custom": {},
 }
@@ -84,11 +88,13 @@ class ModelConfig:
     """post: LayerNorm after each block's residual (BERT); pre: before each block, and once after
     the last layer. The first attention block then has none: the embeddings end in one."""
     hidden_dropout_prob: Identity[float] = 0.1
-    """Dropout of each block's output."""
+    """Dropout of each block's output; modern has none."""
     attention_probs_dropout_prob: Identity[float] = 0.1
-    """Dropout of the attention weights."""
+    """Dropout of the attention weights, which keeps a GPU from the varlen kernel; modern has
+    none."""
     embedding_dropout_prob: Identity[float | None] = None
-    """Dropout of the embeddings. None: as hidden_dropout_prob."""
+    """Dropout of the embeddings. None: as hidden_dropout_prob, the one value that bert, roberta and
+    albert take."""
     position_embedding_type: Identity[Literal["absolute", "rotary"]] = "absolute"
     """absolute: a learned vector for each position; rotary: queries and keys are turned by angles
     that grow with the position (Su et al. 2021)."""
@@ -185,6 +191,15 @@ class ModelConfig:
                 f"{' or '.join(json.dumps(one) for one in allowed)}; "
                 'architecture = "custom" takes any, and is not exported',
             )
+        require(
+            self.architecture in ("modern", "custom")
+            or self.embedding_dropout == self.hidden_dropout_prob,
+            "model.embedding_dropout_prob",
+            self.embedding_dropout_prob,
+            f'model.architecture = "{self.architecture}" has one dropout for embeddings and hidden '
+            f"states: leave it out, or give hidden_dropout_prob = {self.hidden_dropout_prob}; "
+            'architecture = "custom" takes any, and is not exported',
+        )
         require(
             self.architecture != "albert" or self.embedding_size > 0,
             "model.embedding_size",

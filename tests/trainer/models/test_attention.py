@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import importlib.util
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,6 +11,7 @@ from torch import Tensor
 
 from tests.trainer.batches import make_batch
 from trainer.data.batch import SequenceLayout, to_tensors
+from trainer.models import attention as attention_module
 from trainer.models.attention import (
     attention,
     band_block,
@@ -101,15 +105,89 @@ def test_dropout_drops_and_keeps_the_mean() -> None:
     assert float((dropped - whole).mean()) == pytest.approx(0.0, abs=0.01)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_cuda_varlen_kernel_is_near_the_reference() -> None:
+def test_a_torch_without_the_varlen_kernel_takes_the_other_back_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)  # importing it fails
+    assert attention_module.__spec__ is not None and attention_module.__spec__.origin is not None
+    spec = importlib.util.spec_from_file_location("without", attention_module.__spec__.origin)
+    assert spec is not None and spec.loader is not None
+    without = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(without)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    qkv, layout = random_qkv([70, 3], torch.bfloat16), layout_of([70, 3])
+    assert attention_module._has_flash_kernel(qkv) and not without._has_flash_kernel(qkv)
+    assert torch.equal(without.attention(qkv, layout, 0.0), attention(qkv, layout, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("head_size", "dtype", "capability", "taken"),
+    [
+        (64, torch.bfloat16, (9, 0), True),
+        (256, torch.float16, (8, 0), True),
+        (264, torch.bfloat16, (9, 0), False),
+        (20, torch.bfloat16, (9, 0), False),  # not a multiple of 8
+        (64, torch.float32, (9, 0), False),
+        (64, torch.bfloat16, (7, 5), False),
+    ],
+)
+def test_the_varlen_kernel_is_asked_only_for_what_it_can(
+    head_size: int,
+    dtype: torch.dtype,
+    capability: tuple[int, int],
+    taken: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    qkv = torch.zeros(3, 3, 2, head_size, dtype=dtype)
+    assert attention_module._has_flash_kernel(qkv) == taken
+
+
+gpu = pytest.mark.gpu
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@gpu
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("head_size", [64, 20])
+@pytest.mark.parametrize("reach", [None, 16])
+def test_on_cuda_values_and_gradients_are_near_the_reference(
+    dtype: torch.dtype, head_size: int, reach: int | None
+) -> None:
+    """The varlen kernel in half precision with heads of 64; else what it falls back to."""
     lengths = [70, 3, 41]
-    qkv = torch.randn(sum(lengths), 3, 2, 64, dtype=torch.bfloat16, device="cuda")
+    qkv = torch.randn(sum(lengths), 3, 2, head_size, dtype=dtype, device="cuda").requires_grad_()
     layout = to_tensors(make_batch(lengths), torch.device("cuda")).layout
-    expected = reference_attention(qkv.float(), layout)
-    for dropout_free in (attention(qkv, layout, 0.0), padded_attention(qkv, layout, 0.0)):
-        assert float((dropout_free.float() - expected).norm()) <= 1e-2 * float(expected.norm())
-    windowed = reference_attention(qkv.float(), layout, 16)
-    for context in (attention(qkv, layout, 0.0, 16), banded_attention(qkv, layout, 0.0, 16)):
-        assert float((context.float() - windowed).norm()) <= 1e-2 * float(windowed.norm())
+    wide = qkv.detach().double().requires_grad_()
+    expected = reference_attention(wide, layout, reach)
+    upstream = torch.randn_like(expected)
+    (wanted,) = torch.autograd.grad((expected * upstream).sum(), wide)
+    contexts = [attention(qkv, layout, 0.0, reach)]
+    contexts.append(
+        padded_attention(qkv, layout, 0.0)
+        if reach is None
+        else banded_attention(qkv, layout, 0.0, reach)
+    )
+    tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-5
+    for context in contexts:
+        assert context.dtype == dtype
+        (got,) = torch.autograd.grad((context * upstream.to(dtype)).sum(), qkv)
+        for value, reference in ((context, expected), (got, wanted)):
+            difference = float((value.double() - reference).norm())
+            assert difference <= tolerance * float(reference.norm())
+
+
+@gpu
+@needs_cuda
+@pytest.mark.parametrize("reach", [None, 16])
+def test_on_cuda_dropout_drops_and_keeps_the_mean(reach: int | None) -> None:
+    """The varlen kernel has no dropout: rows padded again, or bands, do it."""
+    lengths = [60] * 40
+    qkv = torch.randn(sum(lengths), 3, 2, 64, dtype=torch.bfloat16, device="cuda").requires_grad_()
+    layout = to_tensors(make_batch(lengths), torch.device("cuda")).layout
+    dropped, whole = (attention(qkv, layout, share, reach) for share in (0.25, 0.0))
+    assert not torch.allclose(dropped, whole)
+    assert float((dropped - whole).float().mean()) == pytest.approx(0.0, abs=0.01)
+    (gradient,) = torch.autograd.grad(dropped.float().square().sum(), qkv)
+    assert gradient.isfinite().all() and gradient.any()
