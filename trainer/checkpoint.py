@@ -18,7 +18,7 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -34,10 +34,13 @@ MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 MANIFEST = "manifest.json"
+DECISION = "decision.json"
 POINTER = "latest.json"
 
 _FOLDER = re.compile(r"checkpoints/step-(\d{9,})-attempt-(\d{4,})/")
 _CHUNK_BYTES = 1 << 26
+_ADOPTED = canonical_json({"is": "adopted by a later attempt"})
+_WITHDRAWN = canonical_json({"is": "withdrawn by its own attempt"})
 
 _log = logging.getLogger(__name__)
 
@@ -177,9 +180,44 @@ def write(
         fence.require_newest(storage)
         _point(storage, fence, ref)
     except ConflictError:
-        storage.delete(generation.name(f"{folder}/{MANIFEST}"))
+        if _decided(generation, ref, _WITHDRAWN):
+            withdraw(fence, ref)
         raise
     return ref
+
+
+def adopt(fence: AttemptFence, ref: CheckpointRef) -> bool:
+    """Keep a checkpoint for this attempt to begin from; False if its own attempt took it back.
+
+    That attempt was superseded while it committed: either may come first, and one object that both
+    would create decides.
+    """
+    return ref.attempt == fence.attempt or _decided(fence.generation, ref, _ADOPTED)
+
+
+def withdraw(fence: AttemptFence, ref: CheckpointRef) -> None:
+    """Make a checkpoint one no more; what it had is removed with the old ones."""
+    fence.generation.storage.delete(fence.generation.name(f"{ref.name}/{MANIFEST}"))
+
+
+def _decided(generation: Generation, ref: CheckpointRef, what: bytes) -> bool:
+    """Say whether that is what became of the checkpoint; who comes first decides."""
+    try:
+        generation.storage.create(generation.name(f"{ref.name}/{DECISION}"), what)
+    except ConflictError:
+        return False
+    return True
+
+
+def committed(generation: Generation) -> list[tuple[int, int]]:
+    """Return (step, attempt) of every checkpoint with a manifest, the newest first."""
+    storage = generation.storage
+    return [
+        (step, attempt)
+        for step, attempt in newest_first(storage, generation)
+        if storage.size(generation.name(f"{checkpoint_folder(step, attempt)}/{MANIFEST}"))
+        is not None
+    ]
 
 
 def _point(storage: Storage, fence: AttemptFence, ref: CheckpointRef) -> None:
@@ -207,11 +245,11 @@ def _pointed(data: bytes) -> CheckpointRef | None:
 
 
 def latest(
-    generation: Generation, *, except_steps: Collection[int] = ()
+    generation: Generation, *, since: int = 0, before: int | None = None
 ) -> tuple[CheckpointRef | None, tuple[str, ...]]:
     """Return the newest checkpoint (by step, then attempt) whose every byte verifies.
 
-    Those of `except_steps` are left out: a run that went wrong from them twice goes further back.
+    Of the steps from `since` on, and those below `before` if it is given.
 
     And why newer ones were passed over: not complete, cut short, changed, or of another run;
     each is logged as a warning too. None if there is no checkpoint.
@@ -220,7 +258,7 @@ def latest(
     storage = generation.storage
     skipped: list[str] = []
     for step, attempt in newest_first(storage, generation):
-        if step in except_steps:
+        if step < since or (before is not None and step >= before):
             continue
         try:
             return _verify(storage, generation, step, attempt), tuple(skipped)
