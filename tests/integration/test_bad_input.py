@@ -216,7 +216,7 @@ def test_a_disk_that_fills_up_ends_the_training_and_keeps_its_checkpoints(
         # For the first steps' checkpoints of 0.4 MB each, not for all.
         (root / "filler").write_bytes(bytes(room.f_bavail * room.f_bsize - 1_600_000))
         flags = ("--training.total_steps", str(steps), "--training.keep_checkpoints", str(steps))
-        arguments = ("--config", config, "--root", str(root), *flags)
+        arguments = ("--config", config, "--root", str(root), "--training.workers", "1", *flags)
         once = ("--training.max_restarts", "0")
         ended = run("trainer", "pretrain", *arguments, *once, **head.join)
         refused(ended, f"{root}/training/", "No space left on device; free space on that disk")
