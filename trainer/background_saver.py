@@ -12,7 +12,8 @@ from torch import Tensor
 
 from pipeline.config import require
 from pipeline.contract import canonical_json
-from trainer.checkpoint import AttemptFence, CheckpointRef, write
+from trainer.attempt_fence import AttemptFence
+from trainer.checkpoint import CheckpointRef, write
 from trainer.retention import Evaluated, abandon, retain, set_best
 
 

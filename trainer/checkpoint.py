@@ -17,8 +17,7 @@ import hashlib
 import json
 import logging
 import re
-import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,8 +26,9 @@ from torch import Tensor
 
 from pipeline.commit import Generation
 from pipeline.contract import MANIFEST_VERSION, ObjectEntry, canonical_json
-from pipeline.errors import ConflictError, CorruptError
+from pipeline.errors import ConflictError, CorruptError, LastingStorageError
 from pipeline.storage import Storage, sha256
+from trainer.attempt_fence import AttemptFence
 
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
@@ -76,53 +76,6 @@ class Checkpoint:
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     state: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptFence:
-    """The right of one attempt to write checkpoints; it ends when the next attempt begins."""
-
-    generation: Generation
-    attempt: int
-
-    @staticmethod
-    def take(generation: Generation) -> AttemptFence:
-        """Begin the next attempt: from here on no earlier one can commit a checkpoint.
-
-        Take it before you look for the latest checkpoint, or an earlier attempt could still
-        commit one that you do not see.
-        """
-        storage = generation.storage
-        attempt = max(_attempts(storage, generation), default=0) + 1
-        # Bytes of our own, or two attempts that create the same number would both succeed.
-        mark = canonical_json({"attempt": secrets.token_hex(16)})
-        while True:
-            try:
-                storage.create(generation.name(_attempt_name(attempt)), mark)
-                return AttemptFence(generation, attempt)
-            except ConflictError:
-                attempt += 1
-
-    def require_newest(self, storage: Storage) -> None:
-        """Raise ConflictError if a later attempt has begun."""
-        # Numbers are taken without gaps, so looking for the next one is enough.
-        if storage.size(self.generation.name(_attempt_name(self.attempt + 1))) is not None:
-            raise ConflictError(
-                f"{self.generation.root}/{self.generation.prefix}: attempt {self.attempt} was "
-                "superseded by a later attempt of the same run and may not write checkpoints; "
-                "this worker group was cut off and must end"
-            )
-
-
-def _attempts(storage: Storage, generation: Generation) -> Iterator[int]:
-    for name, _ in storage.list(generation.name("attempts")):
-        match = re.fullmatch(r"attempts/(\d{4,})\.json", name.removeprefix(generation.name("")))
-        if match is not None:
-            yield int(match[1])
-
-
-def _attempt_name(attempt: int) -> str:
-    return f"attempts/{attempt:04d}.json"
 
 
 def checkpoint_folder(step: int, attempt: int) -> str:
@@ -262,7 +215,10 @@ def latest(
             continue
         try:
             return _verify(storage, generation, step, attempt), tuple(skipped)
-        except CorruptError as error:
+        except (CorruptError, LastingStorageError) as error:
+            manifest = generation.name(f"{checkpoint_folder(step, attempt)}/{MANIFEST}")
+            if isinstance(error, LastingStorageError) and storage.size(manifest) is not None:
+                raise  # nobody took it back meanwhile
             _log.warning("checkpoint passed over: %s", error)
             skipped.append(str(error))
     return None, tuple(skipped)

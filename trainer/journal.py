@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.commit import Generation
 from pipeline.contract import METRICS_JSONL
-from trainer.checkpoint import AttemptFence
+from trainer.attempt_fence import AttemptFence
 
 # An object store has no append, so every write is of all records: the more there are the rarer, or
 # a run of a million steps would send its 45 MB every five seconds.

@@ -15,8 +15,8 @@ from pipeline.contract import PAIR_LABELS, canonical_json
 from pipeline.errors import ClozelineError
 from pipeline.instance_set import InstanceSet
 from pipeline.metrics import TrainingMetrics
+from trainer.attempt_fence import AttemptFence
 from trainer.background_saver import BackgroundSaver
-from trainer.checkpoint import AttemptFence
 from trainer.config import TrainerConfig, run_identity
 from trainer.journal import Journal
 from trainer.models.encoder_model import EncoderForPreTraining

@@ -11,15 +11,8 @@ import torch
 
 from pipeline.commit import Generation
 from pipeline.errors import CorruptError
-from trainer.checkpoint import (
-    AttemptFence,
-    CheckpointRef,
-    adopt,
-    committed,
-    latest,
-    load,
-    withdraw,
-)
+from trainer.attempt_fence import AttemptFence
+from trainer.checkpoint import CheckpointRef, adopt, committed, latest, load, withdraw
 from trainer.data.plan import DataPlan, LoaderState
 from trainer.divergence import DivergenceError
 from trainer.models.encoder_model import EncoderForPreTraining

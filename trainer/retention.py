@@ -12,14 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pipeline.commit import Generation
 from pipeline.config import require
 from pipeline.contract import canonical_json
-from trainer.checkpoint import (
-    MANIFEST,
-    AttemptFence,
-    checkpoint_folder,
-    committed,
-    latest,
-    newest_first,
-)
+from trainer.attempt_fence import AttemptFence
+from trainer.checkpoint import MANIFEST, checkpoint_folder, committed, latest, newest_first
 
 BEST = "best.json"
 

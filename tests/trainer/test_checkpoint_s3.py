@@ -13,12 +13,12 @@ from pipeline.errors import ConflictError, CorruptError
 from pipeline.storage.s3 import S3Storage
 from tests.s3_server import BUCKET
 from tests.trainer.test_checkpoint import FINGERPRINT, assert_same_bits, save_step, tensors
+from trainer.attempt_fence import AttemptFence
 from trainer.background_saver import BackgroundSaver
 from trainer.checkpoint import (
     MANIFEST,
     MODEL,
     POINTER,
-    AttemptFence,
     CheckpointRef,
     latest,
     load,

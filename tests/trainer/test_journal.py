@@ -12,7 +12,7 @@ from pipeline.commit import Generation
 from pipeline.errors import ConflictError
 from pipeline.storage import LocalStorage
 from tests.trainer.finished_runs import evaluation_record, train_record
-from trainer.checkpoint import AttemptFence
+from trainer.attempt_fence import AttemptFence
 from trainer.journal import Journal, read_journal, unreadable_lines
 
 GOOD = [train_record(10), evaluation_record(10), train_record(20)]

@@ -13,7 +13,8 @@ import torch
 from pipeline.commit import Generation
 from tests.trainer.small_training import commit_sets, make_rows, small_config
 from trainer import background_saver
-from trainer.checkpoint import AttemptFence, latest, load, write
+from trainer.attempt_fence import AttemptFence
+from trainer.checkpoint import latest, load, write
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer
 from trainer.progress import Progress

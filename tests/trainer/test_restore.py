@@ -13,16 +13,8 @@ from pipeline.errors import ConflictError, CorruptError
 from pipeline.storage import LocalStorage
 from tests.trainer.small_training import last_state, records, small_config, train, two_lengths
 from tests.trainer.test_checkpoint import FINGERPRINT, flip, folder, save_step
-from trainer.checkpoint import (
-    MANIFEST,
-    MODEL,
-    AttemptFence,
-    CheckpointRef,
-    adopt,
-    committed,
-    latest,
-    withdraw,
-)
+from trainer.attempt_fence import AttemptFence
+from trainer.checkpoint import MANIFEST, MODEL, CheckpointRef, adopt, committed, latest, withdraw
 from trainer.progress import Progress, Rollback
 from trainer.report.finished_run import metrics_of
 from trainer.restore import _to_go_back_to
