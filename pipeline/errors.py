@@ -20,7 +20,11 @@ class InputError(ClozelineError):
 
 
 class StorageError(ClozelineError):
-    """The store refused an operation (no space, no permission, no such object)."""
+    """The store failed at an operation (no space, no answer), and may not fail at the next try."""
+
+
+class LastingStorageError(StorageError):
+    """A failure that the same operation meets again: no such object, no right, a wrong setting."""
 
 
 class CorruptError(ClozelineError):

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from pipeline.config import require
 from pipeline.contract import canonical_json
-from trainer.checkpoint import AttemptFence, CheckpointRef, write
-from trainer.retention import Evaluated, retain, set_best
+from trainer.attempt_fence import AttemptFence
+from trainer.checkpoint import CheckpointRef, write
+from trainer.retention import Evaluated, abandon, retain, set_best
 
 
 class BackgroundSaver:
@@ -40,11 +41,14 @@ class BackgroundSaver:
         optimizer: Mapping[str, Tensor],
         state: Mapping[str, Any],
         best: Evaluated | None = None,
+        abandons_later: bool = False,
+        after: Future[None] | None = None,
     ) -> None:
         """Copy everything and start to write; waits for a save in flight first.
 
-        `best` is given where the checkpoint is the best one so far. Raises what the save in flight
-        failed with.
+        `best` is given where the checkpoint is the best one so far; `abandons_later` where the run
+        has gone back, and those of later steps are to be withdrawn. It is written once `after` is
+        done, and not where that failed. Raises what the save in flight failed with.
         """
         self.wait()
         encoded = canonical_json(state)
@@ -53,12 +57,19 @@ class BackgroundSaver:
             "optimizer": _copy(optimizer, self._copies["optimizer"]),
         }
         self._copies = copies
-        self._in_flight = self._thread.submit(self._write, step, copies, encoded, best)
+        self._in_flight = self._thread.submit(
+            self._write, step, copies, encoded, best, abandons_later, after
+        )
 
     @property
     def is_busy(self) -> bool:
         """Whether a save is still being written."""
         return self._in_flight is not None and not self._in_flight.done()
+
+    def raise_failure(self) -> None:
+        """Raise what the save in flight failed with, if it has ended so."""
+        if self._in_flight is not None and self._in_flight.done():
+            self._in_flight.result()
 
     def wait(self) -> CheckpointRef | None:
         """Wait for the save in flight and return what it committed; None if there is none."""
@@ -78,8 +89,14 @@ class BackgroundSaver:
         copies: dict[str, dict[str, Tensor]],
         state: bytes,
         best: Evaluated | None,
+        abandons_later: bool,
+        after: Future[None] | None,
     ) -> CheckpointRef:
+        if after is not None:
+            after.result()
         ref = write(self._fence, step, copies["model"], copies["optimizer"], state)
+        if abandons_later:
+            abandon(self._fence, after=step)
         if best is not None:
             set_best(self._fence, best)
         retain(self._fence, keep=self._keep, keep_every_steps=self._keep_every_steps)

@@ -17,8 +17,7 @@ import hashlib
 import json
 import logging
 import re
-import secrets
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,17 +26,21 @@ from torch import Tensor
 
 from pipeline.commit import Generation
 from pipeline.contract import MANIFEST_VERSION, ObjectEntry, canonical_json
-from pipeline.errors import ConflictError, CorruptError
+from pipeline.errors import ConflictError, CorruptError, LastingStorageError
 from pipeline.storage import Storage, sha256
+from trainer.attempt_fence import AttemptFence
 
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 MANIFEST = "manifest.json"
+DECISION = "decision.json"
 POINTER = "latest.json"
 
 _FOLDER = re.compile(r"checkpoints/step-(\d{9,})-attempt-(\d{4,})/")
 _CHUNK_BYTES = 1 << 26
+_ADOPTED = canonical_json({"is": "adopted by a later attempt"})
+_WITHDRAWN = canonical_json({"is": "withdrawn by its own attempt"})
 
 _log = logging.getLogger(__name__)
 
@@ -73,53 +76,6 @@ class Checkpoint:
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     state: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptFence:
-    """The right of one attempt to write checkpoints; it ends when the next attempt begins."""
-
-    generation: Generation
-    attempt: int
-
-    @staticmethod
-    def take(generation: Generation) -> AttemptFence:
-        """Begin the next attempt: from here on no earlier one can commit a checkpoint.
-
-        Take it before you look for the latest checkpoint, or an earlier attempt could still
-        commit one that you do not see.
-        """
-        storage = generation.storage
-        attempt = max(_attempts(storage, generation), default=0) + 1
-        # Bytes of our own, or two attempts that create the same number would both succeed.
-        mark = canonical_json({"attempt": secrets.token_hex(16)})
-        while True:
-            try:
-                storage.create(generation.name(_attempt_name(attempt)), mark)
-                return AttemptFence(generation, attempt)
-            except ConflictError:
-                attempt += 1
-
-    def require_newest(self, storage: Storage) -> None:
-        """Raise ConflictError if a later attempt has begun."""
-        # Numbers are taken without gaps, so looking for the next one is enough.
-        if storage.size(self.generation.name(_attempt_name(self.attempt + 1))) is not None:
-            raise ConflictError(
-                f"{self.generation.root}/{self.generation.prefix}: attempt {self.attempt} was "
-                "superseded by a later attempt of the same run and may not write checkpoints; "
-                "this worker group was cut off and must end"
-            )
-
-
-def _attempts(storage: Storage, generation: Generation) -> Iterator[int]:
-    for name, _ in storage.list(generation.name("attempts")):
-        match = re.fullmatch(r"attempts/(\d{4,})\.json", name.removeprefix(generation.name("")))
-        if match is not None:
-            yield int(match[1])
-
-
-def _attempt_name(attempt: int) -> str:
-    return f"attempts/{attempt:04d}.json"
 
 
 def checkpoint_folder(step: int, attempt: int) -> str:
@@ -177,9 +133,44 @@ def write(
         fence.require_newest(storage)
         _point(storage, fence, ref)
     except ConflictError:
-        storage.delete(generation.name(f"{folder}/{MANIFEST}"))
+        if _decided(generation, ref, _WITHDRAWN):
+            withdraw(fence, ref)
         raise
     return ref
+
+
+def adopt(fence: AttemptFence, ref: CheckpointRef) -> bool:
+    """Keep a checkpoint for this attempt to begin from; False if its own attempt took it back.
+
+    That attempt was superseded while it committed: either may come first, and one object that both
+    would create decides.
+    """
+    return ref.attempt == fence.attempt or _decided(fence.generation, ref, _ADOPTED)
+
+
+def withdraw(fence: AttemptFence, ref: CheckpointRef) -> None:
+    """Make a checkpoint one no more; what it had is removed with the old ones."""
+    fence.generation.storage.delete(fence.generation.name(f"{ref.name}/{MANIFEST}"))
+
+
+def _decided(generation: Generation, ref: CheckpointRef, what: bytes) -> bool:
+    """Say whether that is what became of the checkpoint; who comes first decides."""
+    try:
+        generation.storage.create(generation.name(f"{ref.name}/{DECISION}"), what)
+    except ConflictError:
+        return False
+    return True
+
+
+def committed(generation: Generation) -> list[tuple[int, int]]:
+    """Return (step, attempt) of every checkpoint with a manifest, the newest first."""
+    storage = generation.storage
+    return [
+        (step, attempt)
+        for step, attempt in newest_first(storage, generation)
+        if storage.size(generation.name(f"{checkpoint_folder(step, attempt)}/{MANIFEST}"))
+        is not None
+    ]
 
 
 def _point(storage: Storage, fence: AttemptFence, ref: CheckpointRef) -> None:
@@ -207,11 +198,11 @@ def _pointed(data: bytes) -> CheckpointRef | None:
 
 
 def latest(
-    generation: Generation, *, except_steps: Collection[int] = ()
+    generation: Generation, *, since: int = 0, before: int | None = None
 ) -> tuple[CheckpointRef | None, tuple[str, ...]]:
     """Return the newest checkpoint (by step, then attempt) whose every byte verifies.
 
-    Those of `except_steps` are left out: a run that went wrong from them twice goes further back.
+    Of the steps from `since` on, and those below `before` if it is given.
 
     And why newer ones were passed over: not complete, cut short, changed, or of another run;
     each is logged as a warning too. None if there is no checkpoint.
@@ -220,11 +211,14 @@ def latest(
     storage = generation.storage
     skipped: list[str] = []
     for step, attempt in newest_first(storage, generation):
-        if step in except_steps:
+        if step < since or (before is not None and step >= before):
             continue
         try:
             return _verify(storage, generation, step, attempt), tuple(skipped)
-        except CorruptError as error:
+        except (CorruptError, LastingStorageError) as error:
+            manifest = generation.name(f"{checkpoint_folder(step, attempt)}/{MANIFEST}")
+            if isinstance(error, LastingStorageError) and storage.size(manifest) is not None:
+                raise  # nobody took it back meanwhile
             _log.warning("checkpoint passed over: %s", error)
             skipped.append(str(error))
     return None, tuple(skipped)

@@ -17,6 +17,7 @@ from pipeline.config import (
     require,
 )
 from pipeline.contract import PAIR_LABELS
+from pipeline.identity import documents_identity, instances_identity, vocabulary_identity
 from trainer.schedule import Budget
 from trainer.settings.divergence import DivergenceConfig
 from trainer.settings.export import ExportConfig
@@ -164,6 +165,16 @@ class TrainerConfig(PipelineConfig):
 def load(path: str) -> TrainerConfig:
     """Load and validate a run's whole TOML."""
     return from_table(TrainerConfig, read_toml(path), path)
+
+
+def run_identity(config: TrainerConfig) -> dict[str, Any]:
+    """Return every identity field of a run, what its data were made by too."""
+    return {
+        **documents_identity(config),
+        **vocabulary_identity(config),
+        **instances_identity(config),
+        **training_identity(config),
+    }
 
 
 def training_identity(config: TrainerConfig) -> dict[str, Any]:

@@ -5,38 +5,45 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from pipeline.commit import Generation
 from pipeline.contract import METRICS_JSONL
-from trainer.checkpoint import AttemptFence
+from trainer.attempt_fence import AttemptFence
 
 # An object store has no append, so every write is of all records: the more there are the rarer, or
 # a run of a million steps would send its 45 MB every five seconds.
-_FLUSH_SECONDS = 5.0
-_FLUSH_BYTES_PER_SECOND = 1e6
+_WRITE_SECONDS = 5.0
+_WRITE_BYTES_PER_SECOND = 1e6
 # What a record of each kind cannot be without.
-_NEEDED = {"train": "attempt", "evaluation": "mlm_loss_nats", "rollback": "from_step"}
+_NEEDED = {
+    "train": "attempt",
+    "evaluation": "mlm_loss_nats",
+    "rollback": "from_step",
+    "warning": "text",
+}
 
 
 class Journal:
     """The records of a run so far; those after the step resumed from are dropped.
 
     Of returns to a checkpoint only `rollbacks` stay, which the state resumed from has behind it.
+    Writing is done in a thread: a slow store holds no step up. What it fails with is raised by the
+    next call that writes.
     """
 
     def __init__(
         self, fence: AttemptFence, step: int, rollbacks: Sequence[Mapping[str, Any]] = ()
     ) -> None:
-        generation = fence.generation
         self._fence = fence
-        self._storage = generation.storage
-        self._name = generation.name(METRICS_JSONL)
         self._lines: list[str] = []
         self._bytes = 0
         self._last: tuple[str, int] | None = None
-        self._flushed = time.monotonic()
-        for record in read_journal(generation):
+        self._written = time.monotonic()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+        self._in_flight: Future[None] | None = None
+        for record in read_journal(fence.generation):
             if record["kind"] == "rollback":
                 stays = any(one.items() <= record.items() for one in rollbacks)
             else:
@@ -44,27 +51,49 @@ class Journal:
             if stays:
                 self._add(record)
 
-    def write(self, record: dict[str, Any]) -> None:
+    def add(self, record: dict[str, Any]) -> None:
         """Add a record; it reaches the store within seconds, a minute where there are many."""
         self._add(record)
-        seconds = max(_FLUSH_SECONDS, self._bytes / _FLUSH_BYTES_PER_SECOND)
-        if time.monotonic() - self._flushed >= seconds:
-            self.flush()
+        seconds = max(_WRITE_SECONDS, self._bytes / _WRITE_BYTES_PER_SECOND)
+        is_idle = self._in_flight is None or self._in_flight.done()
+        if is_idle and time.monotonic() - self._written >= seconds:
+            self.write()
 
     def _add(self, record: dict[str, Any]) -> None:
         what = (record["kind"], record["step"])
         # A run killed between its last evaluation and its result evaluates once more.
-        if what == self._last and record["kind"] != "rollback":
+        if what == self._last and record["kind"] in ("train", "evaluation"):
             self._bytes -= len(self._lines.pop())
         self._lines.append(json.dumps(record))
         self._bytes += len(self._lines[-1])
         self._last = what
 
-    def flush(self) -> None:
-        """Write every record to the store; ConflictError if a later attempt has begun."""
-        self._fence.require_newest(self._storage)
-        self._storage.replace(self._name, "".join(f"{line}\n" for line in self._lines).encode())
-        self._flushed = time.monotonic()
+    def write(self, beside: Mapping[str, bytes] | None = None) -> Future[None]:
+        """Begin to write the records there are now, after what is being written already.
+
+        And objects `beside` them, by their names in the generation. ConflictError in the result if
+        a later attempt has begun.
+        """
+        if self._in_flight is not None and self._in_flight.done():
+            self._in_flight.result()
+        texts = {METRICS_JSONL: "".join(f"{line}\n" for line in self._lines).encode()}
+        self._in_flight = self._thread.submit(self._write, {**texts, **(beside or {})})
+        self._written = time.monotonic()
+        return self._in_flight
+
+    def close(self) -> None:
+        """Write what there is, wait for it and end the thread; raises what writing failed with."""
+        try:
+            self.write().result()
+        finally:
+            self._thread.shutdown()
+
+    def _write(self, objects: Mapping[str, bytes]) -> None:
+        generation = self._fence.generation
+        storage = generation.storage
+        self._fence.require_newest(storage)
+        for name, data in objects.items():
+            storage.replace(generation.name(name), data)
 
 
 def read_journal(generation: Generation) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -16,19 +15,18 @@ from pipeline.commit import Generation
 from pipeline.errors import TrainingError
 from pipeline.instance_set import InstanceSet
 from pipeline.metrics import TrainingMetrics
-from trainer.checkpoint import AttemptFence, CheckpointRef, latest, load
 from trainer.config import TrainerConfig
 from trainer.data.batch import Batch
 from trainer.data.phases import Source
-from trainer.data.plan import DataPlan, LoaderState
 from trainer.data.record_cache import RecordCache
 from trainer.divergence import DivergenceError, LossWatch
 from trainer.loader import Loader, StepBatches, evaluation_batches
 from trainer.models.encoder_model import EncoderForPreTraining
-from trainer.optim import load_optimizer_tensors, make_optimizer
-from trainer.progress import Progress, Rollback
-from trainer.ranks import Worker, from_rank_zero
+from trainer.optim import make_optimizer
+from trainer.progress import Progress
+from trainer.ranks import Worker
 from trainer.recorder import Recorder, training_metrics
+from trainer.restore import Failure, restore
 from trainer.run_plan import loader_phases, step_plan
 from trainer.step import EvalResult, StepResult, evaluate, train_step
 from trainer.step_plan import StepPlan
@@ -64,40 +62,6 @@ class Run:
         """Whether the checkpoint after `step` updates is one that stays for good."""
         every = self.config.training.keep_every_steps
         return every > 0 and step % every == 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """An attempt that ended because a step went wrong."""
-
-    error: DivergenceError
-    progress: Progress
-    """Before that step."""
-    data: DataPlan
-    position: LoaderState
-    """After the data of that step."""
-    leftovers: ExitStack
-    """What is still to be closed: it may have to wait for a checkpoint to be written."""
-
-    def taken_back_to(self, good: Progress) -> Progress:
-        """Return the progress of a run that goes on from `good` without the data since then."""
-        step = good.step
-        position = self.position
-        start = good.loader or self.data.start(None)
-        if start.phase != position.phase:
-            position = self.data.skip(start, self.progress.step - step + 1)
-        handed_out = self.progress.sequences_seen + self.error.sequences
-        rollback = Rollback(
-            from_step=self.progress.step,
-            to_step=step,
-            skipped_sequences=handed_out - good.sequences_seen,
-            reason=str(self.error),
-        )
-        return dataclasses.replace(
-            good,
-            loader=dataclasses.replace(position, step=step),
-            rollbacks=[*self.progress.rollbacks, rollback],
-        )
 
 
 def pretrain(
@@ -148,15 +112,18 @@ def _attempt(run: Run, failed: Failure | None) -> Failure | None:
     if config.training.compile:
         model.encoder.compile_blocks()
     optimizer = make_optimizer(model, config.optimizer)
-    fence, progress = _restore(run, model, optimizer, failed)
+    restored = restore(run.generation, worker, model, optimizer, failed)
+    progress = restored.progress
     with ExitStack() as stack:
         recorder = None
-        if fence is not None and run.metrics is not None:
+        if restored.fence is not None and run.metrics is not None:
             recorder = stack.enter_context(
-                Recorder(config, fence, progress, run.metrics, workers=worker.world_size)
+                Recorder(config, restored.fence, progress, run.metrics, workers=worker.world_size)
             )
+            for reason in restored.passed_over:
+                recorder.warn(progress.step, f"a checkpoint was passed over: {reason}")
             if failed is not None:
-                recorder.rollback(progress.rollbacks[-1])
+                recorder.rollback(model, optimizer, progress)
         with _loader(run, progress) as loader:
             failure = _train(run, loader, model, optimizer, progress, recorder)
         if failure is None:
@@ -199,6 +166,11 @@ def _train(
                     epochs=epochs,
                     is_last=progress.step == steps,
                 )
+            urgent = result.checkpoint_asked
+            if recorder and urgent:
+                # Before an evaluation, which takes longer than there may be time.
+                recorder.save_when_due(model, optimizer, progress, urgent=True)
+            run.worker.requests.answer(request)
             if every and progress.step % every == 0 and progress.step < steps:
                 evaluation = _evaluate(run, model, progress.step)
                 if recorder:
@@ -206,9 +178,7 @@ def _train(
             if recorder:
                 # At the start of a phase too: a failure then never goes back to other data.
                 now = progress.step in run.plan.phase_starts or run.stays(progress.step)
-                urgent = result.checkpoint_asked
-                recorder.save_when_due(model, optimizer, progress, now=now, urgent=urgent)
-            run.worker.requests.answer(request)
+                recorder.save_when_due(model, optimizer, progress, now=now and not urgent)
         evaluation = _evaluate(run, model, steps)
     except DivergenceError as error:
         before = progress.loader or loader.plan.start(None)
@@ -287,39 +257,6 @@ def _loader(run: Run, progress: Progress) -> Loader:
         read_threads=training.read_threads,
         cache=cache,
     )
-
-
-def _restore(
-    run: Run,
-    model: EncoderForPreTraining,
-    optimizer: torch.optim.Optimizer,
-    failed: Failure | None,
-) -> tuple[AttemptFence | None, Progress]:
-    """Load the newest good checkpoint that verifies, or stay at the initial weights.
-
-    A checkpoint that a run has gone back to already, and failed again, is not good: then it is the
-    one before. Rank 0 picks it for every rank, and takes the fence.
-    """
-    fence: AttemptFence | None = None
-
-    def choose() -> dict[str, Any] | None:
-        nonlocal fence
-        if failed is not None:
-            failed.leftovers.close()
-        # The fence first: no earlier attempt then commits a checkpoint that is not seen here.
-        fence = AttemptFence.take(run.generation)
-        tried = {one.to_step for one in failed.progress.rollbacks} if failed else set()
-        ref, _ = latest(run.generation, except_steps=tried)
-        return ref.to_json() if ref else None
-
-    chosen = from_rank_zero(run.worker, choose)
-    progress = Progress()
-    if chosen is not None:
-        checkpoint = load(run.generation, CheckpointRef.from_json(chosen))
-        model.load_state_dict(checkpoint.model)
-        load_optimizer_tensors(optimizer, model, checkpoint.optimizer)
-        progress = Progress.from_json(checkpoint.state)
-    return fence, failed.taken_back_to(progress) if failed else progress
 
 
 def _evaluate(run: Run, model: EncoderForPreTraining, step: int) -> EvalResult:

@@ -12,15 +12,16 @@ import numpy as np
 import torch
 
 from pipeline.contract import PAIR_LABELS, canonical_json
+from pipeline.errors import ClozelineError
 from pipeline.instance_set import InstanceSet
 from pipeline.metrics import TrainingMetrics
+from trainer.attempt_fence import AttemptFence
 from trainer.background_saver import BackgroundSaver
-from trainer.checkpoint import AttemptFence
-from trainer.config import TrainerConfig, training_identity
+from trainer.config import TrainerConfig, run_identity
 from trainer.journal import Journal
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import optimizer_tensors
-from trainer.progress import Progress, Rollback
+from trainer.progress import Progress
 from trainer.retention import Evaluated, read_best
 from trainer.step import EvalResult, StepResult
 
@@ -125,7 +126,12 @@ class Recorder:
         trace: TracebackType | None,
     ) -> None:
         try:
-            self._journal.flush()
+            self._journal.close()
+        except ClozelineError as failure:
+            if error is None:
+                raise
+            # What ended the training comes first.
+            error.add_note(f"its last records could not be written: {failure}")
         finally:
             self._saver.__exit__(kind, error, trace)
 
@@ -174,7 +180,7 @@ class Recorder:
             "workers": self._workers,
             **self._window.record(),
         }
-        self._journal.write(record)
+        self._journal.add(record)
         self._tell_of_waiting(record)
         self._window = Window()
 
@@ -182,12 +188,10 @@ class Recorder:
         """Warn once where steps wait for data; the first record has the loader's start in it."""
         share = record["data_wait_seconds"] / record["step_seconds"]
         if share > _WAIT_SHARE and self._is_started and not self._told_of_waiting:
-            _log.warning(
-                "step %d: steps wait for data %.0f %% of their time; raise "
-                "training.prefetch_steps, read_ahead_bytes or read_threads, or give "
-                "training.cache_directory",
+            self.warn(
                 record["step"],
-                100.0 * share,
+                f"steps wait for data {share:.0%} of their time; raise training.prefetch_steps, "
+                "read_ahead_bytes or read_threads, or give training.cache_directory",
             )
             self._told_of_waiting = True
         self._is_started = True
@@ -200,15 +204,30 @@ class Recorder:
             self._metrics.evaluation_loss.labels(self._pair_objective).set(result.pair_loss)
         for source, figures in result.by_source.items():
             self._metrics.evaluation_source_loss.labels(source).set(figures.mlm_loss_nats)
-        self._journal.write({"kind": "evaluation", "step": step, **asdict(result)})
+        self._journal.add({"kind": "evaluation", "step": step, **asdict(result)})
         # Evaluation is no part of the next record's step time.
         self._window = Window()
 
-    def rollback(self, rollback: Rollback) -> None:
-        """Record that the run went back to where this attempt begins, and say so."""
+    def warn(self, step: int, text: str) -> None:
+        """Tell whoever watches the run: the journal is what its command and its report read."""
+        _log.warning("step %d: %s", step, text)
+        attempt = self._fence.attempt
+        self._journal.add({"kind": "warning", "attempt": attempt, "step": step, "text": text})
+
+    def rollback(
+        self,
+        model: EncoderForPreTraining,
+        optimizer: torch.optim.Optimizer,
+        progress: Progress,
+    ) -> None:
+        """Record that the run went back to where this attempt begins, say so, and save that.
+
+        So a run that is stopped now knows of it, and takes no later checkpoint for its newest.
+        """
+        rollback = progress.rollbacks[-1]
         self._metrics.rollbacks.inc()
         self._metrics.skipped_sequences.inc(rollback.skipped_sequences)
-        self._journal.write(
+        self._journal.add(
             {
                 "kind": "rollback",
                 "attempt": self._fence.attempt,
@@ -222,6 +241,7 @@ class Recorder:
             rollback.to_step,
             rollback.skipped_sequences,
         )
+        self._save(model, optimizer, progress, abandons_later=True)
 
     def save_when_due(
         self,
@@ -240,6 +260,7 @@ class Recorder:
         makes one, and waits, as with `now`.) An `urgent` one is committed on return: who asked for
         it may end this process at any moment, so nothing else is to compete with the writing.
         """
+        self._saver.raise_failure()
         seconds = self._config.training.checkpoint_seconds
         waits = now or urgent or seconds == 0.0
         is_best = self._new_best(progress.step) is not None
@@ -253,7 +274,7 @@ class Recorder:
         self._saved = time.monotonic()
         if urgent:
             self._saver.wait()
-            _log.warning("step %d: a checkpoint was asked for and is committed", progress.step)
+            self.warn(progress.step, "a checkpoint was asked for and is committed")
 
     def _new_best(self, step: int) -> Evaluated | None:
         """Return the evaluation of the weights after `step`, if it is the best so far."""
@@ -263,20 +284,26 @@ class Recorder:
         return found
 
     def _save(
-        self, model: EncoderForPreTraining, optimizer: torch.optim.Optimizer, progress: Progress
+        self,
+        model: EncoderForPreTraining,
+        optimizer: torch.optim.Optimizer,
+        progress: Progress,
+        *,
+        abandons_later: bool = False,
     ) -> None:
         best = self._new_best(progress.step)
         self._best = best or self._best
         # Before the checkpoint: a resume keeps the records up to it and writes none of them again.
-        self._journal.flush()
+        written = self._journal.write({METRICS_TEXT: self._metrics.text()})
         self._saver.save(
             step=progress.step,
             model=model.state_dict(),
             optimizer=optimizer_tensors(optimizer, model),
-            state={"config": training_identity(self._config), **progress.to_json()},
+            state={"config": run_identity(self._config), **progress.to_json()},
             best=best,
+            abandons_later=abandons_later,
+            after=written,
         )
-        self._generation.storage.replace(self._generation.name(METRICS_TEXT), self._metrics.text())
 
     def finish(
         self,

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pipeline.commit import Generation
 from pipeline.config import require
 from pipeline.contract import canonical_json
-from trainer.checkpoint import MANIFEST, AttemptFence, checkpoint_folder, latest, newest_first
+from trainer.attempt_fence import AttemptFence
+from trainer.checkpoint import MANIFEST, checkpoint_folder, committed, latest, newest_first
 
 BEST = "best.json"
 
@@ -57,12 +58,25 @@ def set_best(fence: AttemptFence, best: Evaluated) -> None:
     generation.storage.replace(generation.name(BEST), canonical_json(asdict(named)))
 
 
+def abandon(fence: AttemptFence, *, after: int) -> None:
+    """Withdraw the checkpoints of later steps than `after`, to which the run has gone back.
+
+    They would be taken for the newest. The one that was made last goes last, so that a run that is
+    killed in between finds it.
+    """
+    for step, attempt in reversed(committed(fence.generation)):
+        if step > after:
+            name = fence.generation.name(f"{checkpoint_folder(step, attempt)}/{MANIFEST}")
+            fence.generation.storage.delete(name)
+
+
 def retain(fence: AttemptFence, *, keep: int, keep_every_steps: int = 0) -> tuple[str, ...]:
     """Delete the older committed checkpoints; return the names of those.
 
-    The newest `keep` stay, one of each multiple of `keep_every_steps` (0: none), and the best. The
-    newest is read back and verified first; nothing is deleted unless it, or one before it,
-    verifies, and never that one. Left-overs of saves that did not end go with the old ones.
+    The newest `keep` stay, those of multiples of `keep_every_steps` (0: none), and the best; of
+    several of one step that of the last attempt. The newest is read back and verified first;
+    nothing is deleted unless it, or one before it, verifies, and never that one. Left-overs of
+    saves that did not end go with the old ones.
     Raises ConfigError for keep < 1, ConflictError if a later attempt has begun.
     """
     require(keep >= 1, "training.keep_checkpoints", keep, "must be at least 1")
@@ -84,8 +98,8 @@ def retain(fence: AttemptFence, *, keep: int, keep_every_steps: int = 0) -> tupl
         if storage.size(f"{path}/{MANIFEST}") is not None:
             is_pinned = keep_every_steps > 0 and step % keep_every_steps == 0
             is_best = best is not None and name == best.checkpoint
-            if kept < keep or is_best or (is_pinned and step not in seen):
-                kept += 1
+            if is_best or (step not in seen and (kept < keep or is_pinned)):
+                kept += step not in seen
                 seen.add(step)
                 continue
         # The manifest first: from then on it is no checkpoint, at a kill in between too.

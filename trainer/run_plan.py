@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.errors import CorruptError
+from pipeline.identity import masking_identity
 from pipeline.instance_set import InstanceSet
 from trainer.config import TrainerConfig
 from trainer.data.epoch_order import RecordBatches, Unit
-from trainer.data.phases import Phase, Source, check_phases
+from trainer.data.phases import Phase, Source, check_masking, check_phases
 from trainer.data.plan import DataPlan
 from trainer.settings.phase import MixedSourceConfig, PhaseConfig
 from trainer.step_plan import PlannedPhase, StepPlan
@@ -82,11 +83,18 @@ def require_data(
 ) -> None:
     """Raise ConfigError where the sets do not fit the model or one another, or are too small.
 
-    Before any worker is started: each of them would refuse the same.
+    And InputError for a set without held-out instances. Before any worker is started: each of
+    them would refuse the same, some of it only when it comes to evaluate.
     """
     phases = loader_phases(config, sources, plan)
     check_phases(phases, max_seq_length=config.positions)
+    # The sets agree with one another by now; none of them need be the run's own.
+    first = sources[0][0].instances
+    check_masking(first, masking_identity(config), "this run", "training.phases.0.sources.0")
     DataPlan(phases, config.training.workers)
+    for of_phase in sources:
+        for source in of_phase:
+            source.instances.shards("held_out")
 
 
 def _total(source: Source, unit: Unit) -> int:

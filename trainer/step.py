@@ -273,7 +273,7 @@ def _require_targets(where: str, masked: int) -> None:
     if masked == 0:
         raise TrainingError(
             f"{where}: no masked token in the whole batch; the MLM head would learn nothing: "
-            f"check masking.probability and the shards"
+            "check masking.probability and the shards, and raise a training.batch_size of few rows"
         )
 
 

@@ -2,7 +2,7 @@
 
 from pipeline.storage.checked import read_checked
 from pipeline.storage.interface import TEMPORARY_PREFIX, Leftover, Storage, sha256
-from pipeline.storage.local import LocalStorage
+from pipeline.storage.local import LocalStorage, disk_failure
 from pipeline.storage.opening import absolute_uri, arrow_filesystem, open_storage
 from pipeline.storage.retries import storage_retries
 
@@ -13,6 +13,7 @@ __all__ = [
     "Storage",
     "absolute_uri",
     "arrow_filesystem",
+    "disk_failure",
     "open_storage",
     "read_checked",
     "sha256",

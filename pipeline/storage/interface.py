@@ -36,7 +36,11 @@ class Leftover:
 
 
 class Storage(Protocol):
-    """What a stage may do with its store; every failure is a StorageError that names the object."""
+    """What a stage may do with its store; every failure is a StorageError that names the object.
+
+    It is a LastingStorageError where the store would fail again: what is read is not there, this
+    user may not, the bucket does not exist. It is none where the store was busy, full or away.
+    """
 
     uri: str
 
@@ -44,7 +48,7 @@ class Storage(Protocol):
         """Raise StorageError now if nothing could be written later; a directory is made."""
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of an object; StorageError if it does not exist."""
+        """Return the bytes of an object; LastingStorageError if it does not exist."""
 
     def view(self, name: str) -> memoryview:
         """Return the bytes of an object, mapped where it is a local file: processes share them."""

@@ -12,8 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pipeline.errors import StorageError
+from pipeline.errors import LastingStorageError, StorageError
 from pipeline.storage.interface import TEMPORARY_PREFIX, Leftover, conflict, sha256
+
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_IN_THE_WAY = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
+
+
+def disk_failure(error: OSError) -> type[StorageError]:
+    """Return what a disk's refusal is raised as: lasting where the next try meets it again."""
+    return LastingStorageError if error.errno in (*_DENIED, *_IN_THE_WAY) else StorageError
 
 
 def _unless_absent(error: OSError) -> None:
@@ -38,13 +46,16 @@ class LocalStorage:
         try:
             yield
         except OSError as error:
-            raise StorageError(self._remedy(action, name, error)) from error
+            # What is absent at a write is a folder that another process removed as empty.
+            absent = error.errno == errno.ENOENT and action == "read"
+            kind = LastingStorageError if absent else disk_failure(error)
+            raise kind(self._remedy(action, name, error)) from error
 
     def _remedy(self, action: str, name: str, error: OSError) -> str:
         what = f"{self._path(name)}: cannot {action}: {error.strerror or error}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return f"{what}; free space on that disk or move `root`, then run the command again"
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno in _DENIED:
             return f"{what}; give this user the right to {action} there or change `root`"
         if error.errno in (errno.ENOTDIR, errno.EEXIST):
             return f"{what}; a file is in the way of a directory, change `root` or move the file"

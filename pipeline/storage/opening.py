@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import StorageError
+from pipeline.errors import LastingStorageError
 from pipeline.storage.interface import Storage
 from pipeline.storage.local import LocalStorage
 from pipeline.storage.s3 import S3Storage
@@ -19,7 +19,7 @@ def open_storage(uri: str) -> Storage:
     if uri.startswith("s3://"):
         return S3Storage(uri)
     if "://" in uri:
-        raise StorageError(f"{uri}: unknown scheme; use a local path or s3://bucket/prefix")
+        raise LastingStorageError(f"{uri}: unknown scheme; use a local path or s3://bucket/prefix")
     return LocalStorage(uri)
 
 

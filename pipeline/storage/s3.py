@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from pipeline.errors import StorageError
+from pipeline.errors import LastingStorageError, StorageError
 from pipeline.storage import s3_uploads
 from pipeline.storage.interface import Leftover, conflict
 from pipeline.storage.s3_client import connect
@@ -29,7 +29,7 @@ class S3Storage:
         self.uri = uri.rstrip("/")
         self.bucket, _, self.prefix = self.uri.removeprefix("s3://").partition("/")
         if not self.bucket:
-            raise StorageError(f"{uri}: no bucket; write s3://bucket/prefix")
+            raise LastingStorageError(f"{uri}: no bucket; write s3://bucket/prefix")
         with explained(self.uri, "connect"):
             self._connection = connect()
         self._client = self._connection.client
@@ -54,7 +54,7 @@ class S3Storage:
                     if lost_race(error):
                         return
                     raise
-        raise StorageError(
+        raise LastingStorageError(
             f"{self.uri}/{WRITE_CHECK}: written twice: the store does not heed conditional writes "
             "(If-None-Match), so two workers could overwrite each other; use a store that does"
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pipeline.errors import ClozelineError, StorageError
+from pipeline.errors import ClozelineError, LastingStorageError, StorageError
 
 _KEYS = (
     "correct the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the "
@@ -62,6 +62,28 @@ _LOCAL_FAILURES = {
     "InvalidRegionError": _REGION,
     "ParamValidationError": "correct the URI",
 }
+# The same request meets them again, whoever sends it and when.
+_LASTING = (
+    "301",
+    "403",
+    "AccessDenied",
+    "AllAccessDisabled",
+    "AuthorizationHeaderMalformed",
+    "EntityTooLarge",
+    "ExpiredToken",
+    "IllegalLocationConstraintException",
+    "InvalidAccessKeyId",
+    "InvalidBucketName",
+    "InvalidObjectState",
+    "InvalidToken",
+    "MethodNotAllowed",
+    "NoSuchBucket",
+    "NotImplemented",
+    "PermanentRedirect",
+    "SignatureDoesNotMatch",
+)
+# Where a machine's own service gives them out, it may not have answered.
+_PASSING_FAILURES = ("NoCredentialsError", "CredentialRetrievalError", "TokenRetrievalError")
 
 
 @contextmanager
@@ -73,7 +95,8 @@ def explained(
 ) -> Iterator[None]:
     """Turn an object store's errors inside the block into `failure`, with a remedy.
 
-    `absent` is what to do if there is no such object.
+    A StorageError that lasts is a LastingStorageError. `absent` is what to do if there is no such
+    object.
 
     Every message has the request id by which the store's own log can be searched; "none" where
     nothing was answered, or without an id.
@@ -84,7 +107,8 @@ def explained(
     try:
         yield
     except ClientError as error:
-        raise failure(_refusal(error, what, action, absent)) from error
+        lasts = is_absent(error) or error_code(error) in _LASTING
+        raise _kind(failure, lasts)(_refusal(error, what, action, absent)) from error
     except (BotoCoreError, HTTPError, ValueError) as error:
         # boto3 raises ValueError for an endpoint that is no URL; else it would be a fault of ours.
         if isinstance(error, ValueError) and "endpoint" not in str(error):
@@ -92,9 +116,14 @@ def explained(
         name = type(error).__name__
         settings = name.startswith(("Invalid", "Config", "Unknown", "ValueError"))
         remedy = _LOCAL_FAILURES.get(name, _SETTINGS if settings else _UNREACHED)
-        raise failure(
+        lasts = remedy != _UNREACHED and name not in _PASSING_FAILURES
+        raise _kind(failure, lasts)(
             f"{what}: cannot {action}: {str(error).rstrip('.')} (request id none); {remedy}"
         ) from error
+
+
+def _kind(failure: type[ClozelineError], lasts: bool) -> type[ClozelineError]:
+    return LastingStorageError if lasts and failure is StorageError else failure
 
 
 def error_code(error: Any) -> str:

@@ -15,8 +15,8 @@ import torch
 
 from pipeline.commit import Generation
 from tests.benchmarks.harness import save
+from trainer.attempt_fence import AttemptFence
 from trainer.background_saver import BackgroundSaver
-from trainer.checkpoint import AttemptFence
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer, optimizer_tensors
 from trainer.settings.model import ModelConfig

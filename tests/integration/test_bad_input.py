@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -196,6 +197,39 @@ def test_a_full_disk_stops_the_run_and_keeps_what_is_committed(
         ended = run("pipeline", "run", *arguments, **head.join)
         refused(ended, "No space left on device; free space on that disk")
         require_whole(root)
+
+
+def committed(root: Path) -> dict[str, bytes]:
+    """Every file of the checkpoints that have a manifest."""
+    manifests = root.glob("training/*/checkpoints/step-*/manifest.json")
+    files = [file for one in manifests for file in one.parent.iterdir()]
+    return {str(file): file.read_bytes() for file in files}
+
+
+def test_a_disk_that_fills_up_ends_the_training_and_keeps_its_checkpoints(
+    undisturbed: Path, config: str, head: Head, tmp_path: Path
+) -> None:
+    steps = 8
+    with mounted(tmp_path / "disk", 64 << 20) as root:
+        copy_data(undisturbed, root)
+        room = os.statvfs(root)
+        # For the first steps' checkpoints of 0.4 MB each, not for all.
+        (root / "filler").write_bytes(bytes(room.f_bavail * room.f_bsize - 1_600_000))
+        flags = ("--training.total_steps", str(steps), "--training.keep_checkpoints", str(steps))
+        arguments = ("--config", config, "--root", str(root), "--training.workers", "1", *flags)
+        once = ("--training.max_restarts", "0")
+        ended = run("trainer", "pretrain", *arguments, *once, **head.join)
+        refused(ended, f"{root}/training/", "No space left on device; free space on that disk")
+        kept = committed(root)
+        assert kept and not (root / "training/current.json").exists()
+        (root / "filler").unlink()
+        run("trainer", "pretrain", *arguments, **head.join).require_success()
+        assert {name: data for name, data in committed(root).items() if name in kept} == kept
+        result = manifest(root, "training")
+        assert (result["steps"], result["sequences_seen"]) == (steps, steps * 16)
+        lines = (current(root, "training") / "metrics.jsonl").read_text().splitlines()
+        done = [one["step"] for one in map(json.loads, lines) if one["kind"] == "train"]
+        assert done == list(range(1, steps + 1))
 
 
 def test_a_place_without_write_permission_is_refused(

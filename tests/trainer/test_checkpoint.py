@@ -18,12 +18,12 @@ from torch import Tensor
 from pipeline.commit import Generation
 from pipeline.errors import ConflictError, CorruptError, StorageError
 from pipeline.storage import LocalStorage
+from trainer.attempt_fence import AttemptFence
 from trainer.checkpoint import (
     MANIFEST,
     MODEL,
     OPTIMIZER,
     STATE,
-    AttemptFence,
     CheckpointRef,
     latest,
     load,

@@ -19,7 +19,10 @@ from tests.trainer.small_training import (
     train,
     what_was_learned,
 )
+from trainer import pretrain
 from trainer.checkpoint_requests import CheckpointRequests
+from trainer.models.encoder_model import EncoderForPreTraining
+from trainer.step import EvalResult
 
 STEPS, ASKED_AT = 8, 5
 
@@ -66,6 +69,29 @@ def test_the_step_of_a_request_is_saved_and_a_resume_from_it_equals_the_whole_ru
     assert [one["attempt"] for one in records(resumed, "train")] == [1] * ASKED_AT + [2] * (
         STEPS - ASKED_AT
     )
+
+
+def test_a_request_does_not_wait_for_an_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {"train": make_rows(64, 32), "held_out": make_rows(16, 32, seed=1)}
+    instances = commit_sets(tmp_path, {32: rows})
+    requests = AskedOnce()
+    seen = {}
+    evaluate = pretrain._evaluate
+
+    def watched(run: pretrain.Run, model: EncoderForPreTraining, step: int) -> EvalResult:
+        seen[step] = (ASKED_AT in saved_steps(tmp_path), requests.is_waiting(requests._asked))
+        return evaluate(run, model, step)
+
+    monkeypatch.setattr(pretrain, "_evaluate", watched)
+    config = small_config(
+        tmp_path,
+        training={"total_steps": STEPS, "checkpoint_seconds": 1e6},
+        evaluation={"every_steps": 1},
+    )
+    train(config, instances, dataclasses.replace(CPU, requests=requests))
+    assert seen[ASKED_AT] == (True, False)
 
 
 def test_nobody_waits_for_a_checkpoint_of_a_training_that_has_ended() -> None:

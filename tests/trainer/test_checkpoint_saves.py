@@ -18,12 +18,9 @@ from tests.trainer.test_checkpoint import (
     assert_same_bits,
     tensors,
 )
+from trainer.attempt_fence import AttemptFence
 from trainer.background_saver import BackgroundSaver
-from trainer.checkpoint import (
-    AttemptFence,
-    latest,
-    load,
-)
+from trainer.checkpoint import latest, load
 
 
 @pytest.fixture
@@ -122,7 +119,8 @@ KILLED_SAVES = """
 import json, os, signal, sys
 import torch
 from pipeline.commit import Generation
-from trainer.checkpoint import AttemptFence, latest, load, save
+from trainer.attempt_fence import AttemptFence
+from trainer.checkpoint import latest, load, save
 from trainer.retention import retain
 
 root = sys.argv[1]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.config import MaskingConfig
 from pipeline.errors import ConfigError
 from pipeline.instance_set import InstanceSet
 from tests.trainer.instance_fixture import VOCABULARY, commit_instances, make_rows
@@ -97,7 +98,8 @@ def test_a_set_that_two_phases_read_goes_on_and_keeps_its_share(sets: list[Insta
         state = plan.after(state)
     assert seen[7:9] == [[(1, 6)], [(1, 14), (0, 0)]]
     assert seen[9:13] == [[(1, 20), (0, 2)], [(1, 26), (0, 4)], [(1, 32), (0, 6)], [(0, 8)]]
-    other_unit = DataPlan([phases[0], replace(phases[0], unit="tokens", steps=None)], 1)
+    by_tokens = phase_of(sets[0], batch_size=64, unit="tokens")
+    other_unit = DataPlan([phases[0], by_tokens], 1)
     state = other_unit.start(None)
     while state.phase == 0:
         state = other_unit.after(state)
@@ -138,6 +140,22 @@ def test_phases_that_no_model_can_take_are_refused(sets: list[InstanceSet], tmp_
     pairs = commit_instances(tmp_path / "b", VOCABULARY, rows, rows_per_batch=8, objective="sop")
     with pytest.raises(ConfigError, match=r'sources.1: .*/b/.* has the objective "sop"'):
         check_phases([phase_of(sets[0], pairs)])
+    static = MaskingConfig(mode="static")
+    masked = commit_instances(
+        tmp_path / "c", VOCABULARY, [("train", make_rows(range(20), static))], rows_per_batch=8
+    )
+    with pytest.raises(
+        ConfigError, match=r"sources.1: .*/c/.* masking.mode = 'static', .* masking.mode = 'dynami"
+    ):
+        check_phases([phase_of(sets[0], masked)])
+    masking = {"mode": "static", "probability": 0.15}
+    fewer, more = (
+        InstanceSet(masked.generation, {**masked.manifest, "masking": one})
+        for one in (masking, {**masking, "probability": 0.3})
+    )
+    check_phases([phase_of(fewer, fewer)])
+    with pytest.raises(ConfigError, match=r"masking.probability = 0.3, .*probability = 0.15: stat"):
+        check_phases([phase_of(fewer, steps=3), phase_of(more)])
     long = InstanceSet(sets[0].generation, {**sets[0].manifest, "max_seq_length": 512})
     with pytest.raises(ConfigError, match=r"rows of up to 512 tokens, .* positions for 128"):
         check_phases([phase_of(long)], max_seq_length=128)
@@ -145,10 +163,20 @@ def test_phases_that_no_model_can_take_are_refused(sets: list[InstanceSet], tmp_
 
 
 def test_more_workers_than_instances_are_refused(sets: list[InstanceSet]) -> None:
-    phase = phase_of(sets[1], batch_size=40, unit="tokens")
+    phase = phase_of(sets[1], batch_size=64, unit="tokens")
     DataPlan([phase], 20)
     with pytest.raises(ConfigError, match=r"workers = 21: must be at most the 20 training instan"):
         DataPlan([phase], 21)
+
+
+def test_a_batch_of_fewer_tokens_than_a_row_is_refused(sets: list[InstanceSet]) -> None:
+    DataPlan([phase_of(*sets, batch_size=64, unit="tokens")], 1)
+    named = rf"training.batch_size = 63: must be at least 64 tokens, a row of {sets[0].uri}: "
+    with pytest.raises(ConfigError, match=named):
+        DataPlan([phase_of(*sets, batch_size=63, unit="tokens")], 1)
+    growing = replace(phase_of(sets[0], unit="tokens", steps=20), batch_size=lambda step: 60 + step)
+    with pytest.raises(ConfigError, match=r"training.initial_batch_size = 60: .* 64 tokens"):
+        DataPlan([growing], 1)
 
 
 def test_a_source_that_cannot_fill_its_part_of_one_batch_is_named(sets: list[InstanceSet]) -> None:

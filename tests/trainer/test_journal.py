@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
 from pipeline.commit import Generation
+from pipeline.errors import ConflictError
+from pipeline.storage import LocalStorage
 from tests.trainer.finished_runs import evaluation_record, train_record
-from trainer.checkpoint import AttemptFence
+from trainer.attempt_fence import AttemptFence
 from trainer.journal import Journal, read_journal, unreadable_lines
 
 GOOD = [train_record(10), evaluation_record(10), train_record(20)]
@@ -57,8 +60,8 @@ def test_without_a_file_there_are_no_records(generation: Generation) -> None:
 def test_a_resumed_journal_goes_on_from_the_records_that_are_whole(generation: Generation) -> None:
     write(generation, line(GOOD[0]), b'{"kind"', b"\n", line(GOOD[1]), line(GOOD[2]))
     journal = Journal(AttemptFence.take(generation), 10)
-    journal.write(train_record(20, attempt=2))
-    journal.flush()
+    journal.add(train_record(20, attempt=2))
+    journal.close()
     assert read_journal(generation) == [*GOOD[:2], train_record(20, attempt=2)]
     assert unreadable_lines(generation) == 0
 
@@ -70,15 +73,51 @@ def test_the_more_records_there_are_the_rarer_they_are_written(
     monkeypatch.setattr("trainer.journal.time.monotonic", lambda: now)
     journal = Journal(AttemptFence.take(generation), 0)
 
-    def write_at(seconds: float, step: int, **more: str) -> list[int]:
-        """Steps in the store after a record was written at that time."""
+    def add_at(seconds: float, step: int, **more: str) -> list[int]:
+        """Steps in the store after a record was added at that time."""
         nonlocal now
         now = seconds
-        journal.write({**train_record(step), **more})
+        journal.add({**train_record(step), **more})
+        if journal._in_flight is not None:
+            journal._in_flight.result()
         return [record["step"] for record in read_journal(generation)]
 
-    assert write_at(4.0, 1) == []
-    assert write_at(5.0, 2) == [1, 2]
-    assert write_at(9.0, 3, note="x" * 20_000_000) == [1, 2]
-    assert write_at(24.0, 4) == [1, 2]  # 20 MB wait 20 s
-    assert write_at(26.0, 5) == [1, 2, 3, 4, 5]
+    assert add_at(4.0, 1) == []
+    assert add_at(5.0, 2) == [1, 2]
+    assert add_at(9.0, 3, note="x" * 20_000_000) == [1, 2]
+    assert add_at(24.0, 4) == [1, 2]  # 20 MB wait 20 s
+    assert add_at(26.0, 5) == [1, 2, 3, 4, 5]
+    journal.close()
+
+
+def test_a_slow_store_holds_up_nobody_who_adds_records(
+    generation: Generation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    replace = LocalStorage.replace
+
+    def slow(self: LocalStorage, name: str, data: bytes) -> None:
+        assert go_on.wait(30)
+        replace(self, name, data)
+
+    monkeypatch.setattr(LocalStorage, "replace", slow)
+    monkeypatch.setattr("trainer.journal._WRITE_SECONDS", 0.0)
+    journal = Journal(AttemptFence.take(generation), 0)
+    for step in range(1, 6):  # would wait for ever if it waited for the first
+        journal.add(train_record(step))
+    go_on.set()
+    journal.close()
+    assert [record["step"] for record in read_journal(generation)] == [1, 2, 3, 4, 5]
+
+
+def test_a_failed_write_is_raised_by_the_next_one(
+    generation: Generation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(AttemptFence.take(generation), 0)
+    journal.add(train_record(1))
+    AttemptFence.take(generation)
+    failed = journal.write()
+    with pytest.raises(ConflictError, match="superseded"):
+        failed.result()
+    with pytest.raises(ConflictError, match="superseded"):
+        journal.write()

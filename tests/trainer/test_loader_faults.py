@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from pipeline.errors import ConfigError, CorruptError, InputError, StorageError
+from pipeline.errors import ConfigError, CorruptError, InputError, LastingStorageError
 from pipeline.instance_set import InstanceSet
 from pipeline.masking import mask_tokens
 from tests.trainer.instance_fixture import SEED, make_row, write_instance_set
@@ -94,11 +94,11 @@ def test_a_changed_byte_of_a_shard_reaches_the_consumer_as_corrupt_error(tmp_pat
         next(loader)
 
 
-def test_a_shard_that_vanished_is_named(tmp_path: Path) -> None:
+def test_a_shard_that_vanished_is_named_and_no_restart_is_to_look_for_it(tmp_path: Path) -> None:
     without = write_instance_set(tmp_path)
     name = without.shards("train")[0].object.name
     (tmp_path / without.generation.prefix / name).unlink()
-    with open_loader(without) as loader, pytest.raises(StorageError, match=name):
+    with open_loader(without) as loader, pytest.raises(LastingStorageError, match=name):
         for _ in range(13):
             next(loader)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.contract import ShardEntry
-from pipeline.errors import ConfigError, StorageError
+from pipeline.errors import ConfigError, LastingStorageError, StorageError
 from pipeline.instance_set import InstanceSet
 from pipeline.storage import LocalStorage
 from tests.trainer.instance_fixture import write_instance_set
@@ -128,7 +128,8 @@ def test_workers_share_a_folder_and_its_limit(instances: InstanceSet, tmp_path: 
 
 def test_a_folder_that_cannot_be_used_is_named(instances: InstanceSet, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StorageError, match=r"training.cache_directory = .*/file: .*name another"):
+    named = r"training.cache_directory = .*/file: .*name another"
+    with pytest.raises(LastingStorageError, match=named):
         RecordCache(str(tmp_path / "file"), 10)
     with pytest.raises(ConfigError, match=r"training.cache_bytes = 0"):
         RecordCache(str(tmp_path / "cache"), 0)

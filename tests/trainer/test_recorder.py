@@ -13,7 +13,8 @@ import torch
 from pipeline.commit import Generation
 from tests.trainer.small_training import commit_sets, make_rows, small_config
 from trainer import background_saver
-from trainer.checkpoint import AttemptFence, latest, load, write
+from trainer.attempt_fence import AttemptFence
+from trainer.checkpoint import latest, load, write
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer
 from trainer.progress import Progress
@@ -128,5 +129,7 @@ def test_a_checkpoint_says_what_its_run_was_configured_as(tmp_path: Path) -> Non
     told = load(generation, ref).state["config"]
     assert told["model"]["hidden_size"] == config.model.hidden_size
     assert told["seed"] == config.seed
+    assert told["instances"]["objective"] == config.instances.objective
+    assert {"documents", "vocabulary", "masking", "phases"} <= set(told)
     # Where a run lies and how fast it is made is none of its identity.
     assert str(tmp_path) not in str(told) and "workers" not in told["training"]

@@ -17,8 +17,9 @@ from tests.trainer.test_checkpoint import (
     save_step,
     tensors,
 )
+from trainer.attempt_fence import AttemptFence
 from trainer.background_saver import BackgroundSaver
-from trainer.checkpoint import MANIFEST, OPTIMIZER, AttemptFence, latest, load
+from trainer.checkpoint import MANIFEST, OPTIMIZER, latest, load
 from trainer.retention import BEST, Evaluated, read_best, retain, set_best
 
 

@@ -21,7 +21,7 @@ from tests.trainer.small_training import (
     stopped_after,
     train,
 )
-from trainer.checkpoint import latest, load
+from trainer.checkpoint import committed, latest, load
 from trainer.config import TrainerConfig
 from trainer.data.epoch_order import EpochOrder, RecordBatches
 from trainer.journal import read_journal
@@ -120,6 +120,36 @@ def test_a_checkpoint_from_which_a_run_failed_twice_is_not_taken_again(tmp_path:
     assert went_back == [(20, 20), (20, 19)]
     assert state["step"] == STEPS and state["sequences_seen"] == STEPS * BATCH
     assert [one["to_step"] for one in records(generation, "rollback")] == [20, 19]
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_what_was_gone_back_from_is_abandoned_whatever_is_kept(tmp_path: Path, keep: int) -> None:
+    tables = {"training": {"keep_checkpoints": keep}}
+    config = config_at(tmp_path / "run", **tables)
+    first, second = batches_of_steps(config, instances_at(tmp_path / "order"), (20, 21))
+    noise = [row for batch in (first, second) for row in range(batch * BATCH, (batch + 1) * BATCH)]
+    generation = train(config, instances_at(tmp_path / "run", noise))
+    _, state = last_state(generation)
+    went_back = [(one["from_step"], one["to_step"]) for one in state["rollbacks"]]
+    # With one kept there is none before it: it is taken again, and the second batch skipped too.
+    assert went_back == [(20, 20), (20, 20 if keep == 1 else 19)]
+    assert state["step"] == STEPS and state["sequences_seen"] == STEPS * BATCH
+    assert [step for step, _ in committed(generation)] == list(range(STEPS, STEPS - keep, -1))
+
+
+@pytest.mark.parametrize("step", [18, 19, 20, 21])
+def test_stopped_after_going_back_twice_it_comes_to_the_same_end(tmp_path: Path, step: int) -> None:
+    root = tmp_path / "whole"
+    first, second = batches_of_steps(config_at(root), instances_at(tmp_path / "order"), (20, 21))
+    noise = [row for batch in (first, second) for row in range(batch * BATCH, (batch + 1) * BATCH)]
+    instances = instances_at(root, noise)
+    weights, state = last_state(train(config_at(root), instances))
+    again = stopped_after(step, root, tmp_path / "stopped")
+    resumed = train(config_at(again), instances)
+    found, found_state = last_state(resumed)
+    assert found_state == state
+    assert all(torch.equal(found[name], weights[name]) for name in weights)
+    assert [one["to_step"] for one in records(resumed, "rollback")] == [20, 19]
 
 
 def batches_of_steps(

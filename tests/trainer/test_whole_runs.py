@@ -9,9 +9,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from pipeline.errors import ConfigError
+from pipeline.config import MaskingConfig
+from pipeline.errors import ConfigError, InputError
 from tests.trainer.small_training import (
     PHASES,
+    commit_sets,
     last_state,
     make_rows,
     records,
@@ -150,6 +152,37 @@ def test_data_too_small_for_a_batch_or_a_phase_are_refused_before_the_training(
         require_data(config, sources, step_plan(config, sources))
     with pytest.raises(ConfigError, match=message):
         train(config, instances)
+
+
+def test_a_set_without_held_out_instances_is_refused_before_the_training(tmp_path: Path) -> None:
+    instances = two_lengths(tmp_path / "own")
+    commit_sets(tmp_path / "other", {16: {"train": make_rows(96, 16)}})
+    sources = [{}, {"root": str(tmp_path / "other")}]
+    config = small_config(
+        tmp_path / "own",
+        instances={"max_seq_length": [16, 32]},
+        phases=[
+            {"max_seq_length": 16, "share": 0.5, "sources": sources},
+            {"max_seq_length": 32, "share": 0.5},
+        ],
+    )
+    opened = open_sources(config, instances)
+    with pytest.raises(InputError, match=r"/other/instances/.*: no held_out instances of 16 tok"):
+        require_data(config, opened, step_plan(config, opened))
+
+
+def test_a_run_of_other_runs_sets_alone_has_their_masking(tmp_path: Path) -> None:
+    instances = two_lengths(tmp_path / "own")
+    sets = {16: {split: make_rows(96, 16) for split in ("train", "held_out")}}
+    commit_sets(tmp_path / "other", sets, static_rules=MaskingConfig(mode="static"))
+    sources = [{"root": str(tmp_path / "other")}]
+    phases = [{"max_seq_length": 16, "share": 1.0, "sources": sources}]
+    lengths = {"max_seq_length": [16, 32]}
+    config = small_config(tmp_path / "own", instances=lengths, phases=phases)
+    opened = open_sources(config, instances)
+    named = r"/other/.* made with masking.mode = 'static', this run has masking.mode = 'dynamic'"
+    with pytest.raises(ConfigError, match=named):
+        require_data(config, opened, step_plan(config, opened))
 
 
 def test_a_mixture_reads_another_runs_set_and_depends_on_it(tmp_path: Path) -> None:

@@ -6,18 +6,20 @@ from typing import Any
 
 from ray.train import UserCallback
 
-from pipeline.errors import StorageError
+from pipeline.errors import LastingStorageError, StorageError
 from pipeline.ray_session import our_error
 
 
 def healed_by_restart(error: BaseException) -> bool:
     """Say whether the worker group, started again from its last checkpoint, may get past `error`.
 
-    It may where a worker, a node or a connection was lost, or a store did not answer. It would
-    meet changed bytes, wrong settings or a loss that is not finite again, and an attempt that a
-    later one superseded must not come back.
+    It may where a worker, a node or a connection was lost, or a store did not answer or was full.
+    It would meet changed bytes, a shard that is gone, a store that refuses it, wrong settings or a
+    loss that is not finite again, and an attempt that a later one superseded must not come back.
     """
     ours = our_error(error)
+    if isinstance(ours, LastingStorageError):
+        return False
     return ours is None or isinstance(ours, StorageError)
 
 

@@ -66,7 +66,11 @@ def _fit(
     config: TrainerConfig, generation: Generation, sources: Sequence[tuple[Source, ...]]
 ) -> None:
     training = config.training
-    use_gpu = _use_gpu(config)
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    use_gpu = _use_gpu(training, gpus)
+    if warning := too_few_gpus(training, gpus):
+        console = Console(stderr=True, soft_wrap=True, highlight=False)
+        console.print(f"warning: {warning}", markup=False)
     _require_resources(config, use_gpu)
     if training.start_from:
         # A worker has another working directory.
@@ -107,10 +111,22 @@ def _worker_counts(training: TrainingConfig) -> int | tuple[int, int]:
     return training.least_workers, training.workers
 
 
-def _use_gpu(config: TrainerConfig) -> bool:
-    if config.training.device == "auto":
-        return bool(ray.cluster_resources().get("GPU", 0) >= config.training.least_workers)
-    return config.training.device == "cuda"
+def _use_gpu(training: TrainingConfig, gpus: int) -> bool:
+    if training.device == "auto":
+        return gpus >= training.least_workers
+    return training.device == "cuda"
+
+
+def too_few_gpus(training: TrainingConfig, gpus: int) -> str:
+    """Return what to say where the cluster has GPUs and the training goes without; else ""."""
+    least = training.least_workers
+    if training.device != "auto" or not 0 < gpus < least:
+        return ""
+    key = "training.min_workers" if training.min_workers else "training.workers"
+    return (
+        f'training.device = "auto": trains on the CPU, since {key} = {least} and the cluster has '
+        f"GPUs for {gpus}; lower {key} to {gpus} to train on them"
+    )
 
 
 def _require_resources(config: TrainerConfig, use_gpu: bool) -> None:
@@ -145,26 +161,55 @@ def _progress(generation: Generation, total_steps: int) -> Iterator[None]:
 
 
 def _watch(generation: Generation, stop: threading.Event, advance: Any) -> None:
-    shown = attempt = size = 0
-    storage, name = generation.storage, generation.name(METRICS_JSONL)
-    while not stop.wait(_POLL_SECONDS):
-        try:
-            # Of a long run it is tens of megabytes: read only when it has grown.
-            found = storage.size(name) or 0
-            records = read_journal(generation) if found != size else []
-            size = found
-        except StorageError:  # a store that does not answer costs a moment of the bar, no more
+    shown = attempt = 0
+    records = _NewRecords(generation)
+    # Those of earlier launches were told then.
+    told = set(_warnings(records.read()))
+    console = Console(stderr=True, highlight=False)
+    stopped = False
+    while not stopped:
+        stopped = stop.wait(_POLL_SECONDS)
+        found = records.read()
+        if not found:
             continue
-        if not records:
-            continue
-        last = records[-1]
+        for warning in _warnings(found):
+            if warning not in told:
+                console.print(warning, markup=False)
+                told.add(warning)
+        last = found[-1]
         if last["step"] > shown:
             advance(last["step"] - shown)
             shown = last["step"]
         newest = last.get("attempt", attempt)
         if attempt and newest > attempt:
-            Console(stderr=True, highlight=False).print(_what_happened(records, newest))
+            console.print(_what_happened(found, newest))
         attempt = newest
+
+
+class _NewRecords:
+    """A run's journal, read when it has grown: that of a long run is tens of megabytes."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+        self._size = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all records, or none where there are no new ones or the store does not answer."""
+        try:
+            size = self._generation.storage.size(self._generation.name(METRICS_JSONL)) or 0
+            records = read_journal(self._generation) if size != self._size else []
+        except StorageError:  # costs a moment of the bar, no more
+            return []
+        self._size = size
+        return records
+
+
+def _warnings(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [
+        f"training: attempt {one['attempt']}, step {one['step']}: {one['text']}"
+        for one in records
+        if one["kind"] == "warning"
+    ]
 
 
 def _what_happened(records: Sequence[Mapping[str, Any]], attempt: int) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -92,6 +93,28 @@ def _check_same_model(instances: InstanceSet, first: InstanceSet, key: str) -> N
             f'{key}: {instances.uri} has the objective "{instances.objective}", {first.uri} '
             f'"{first.objective}": one run has one pair head; make both with the same'
         )
+    check_masking(instances, first.manifest["masking"], first.uri, key)
+
+
+def check_masking(instances: InstanceSet, masking: Mapping[str, Any], owner: str, key: str) -> None:
+    """Raise ConfigError unless a set's masks are made as `masking`, which `owner` has, says.
+
+    Both as pipeline.identity.masking_identity returns them: of dynamic masks the mode alone, since
+    the set holds none.
+    """
+    own = instances.manifest["masking"]
+    if own == masking:
+        return
+    differing = [name for name in sorted({*own, *masking}) if own.get(name) != masking.get(name)]
+    # Of two modes only one has further settings.
+    names = ["mode"] if "mode" in differing else differing
+    theirs, ours = (
+        ", ".join(f"masking.{name} = {of.get(name)!r}" for name in names) for of in (own, masking)
+    )
+    raise ConfigError(
+        f"{key}: {instances.uri} was made with {theirs}, {owner} has {ours}: static masks are in "
+        "the shards and would stay as they are; make both with the same"
+    )
 
 
 def divide(units: int, weights: Sequence[float], given: Sequence[int]) -> list[int]:

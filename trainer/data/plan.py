@@ -69,8 +69,8 @@ class LoaderState:
 class DataPlan:
     """Steps of some phases for `world_size` workers.
 
-    Raises ConfigError for what cannot be served: a batch of more than an epoch, or fewer units or
-    instances than workers.
+    Raises ConfigError for what cannot be served: a batch of more than an epoch, of fewer tokens
+    than a row may have, or fewer units or instances than workers.
     """
 
     def __init__(self, phases: Sequence[Phase], world_size: int) -> None:
@@ -210,7 +210,16 @@ class DataPlan:
                 f"must be at most the {rows} training instances of {source.instances.uri}",
             )
         # Of a batch that is warmed up the last is the largest.
-        size = phase.batch_size(first + (phase.steps or 1 << 40) - 1)
+        smallest, size = size, phase.batch_size(first + (phase.steps or 1 << 40) - 1)
+        longest = max((one.instances for one in phase.sources), key=lambda one: one.max_seq_length)
+        if phase.unit == "tokens":
+            require(
+                smallest >= longest.max_seq_length,
+                "training.initial_batch_size" if smallest < size else "training.batch_size",
+                smallest,
+                f"must be at least {longest.max_seq_length} tokens, a row of {longest.uri}: a step "
+                "could have no row at all",
+            )
         weights = [source.weight for source in phase.sources]
         parts = divide(size, weights, [0] * len(weights))
         for source, part, total in zip(phase.sources, parts, self._units[number], strict=True):

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from pipeline.config import require
 from pipeline.contract import ShardEntry
-from pipeline.errors import StorageError
 from pipeline.instance_set import InstanceSet
+from pipeline.storage import disk_failure
 
 _log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class RecordCache:
         try:
             yield
         except OSError as error:
-            raise StorageError(
+            raise disk_failure(error)(
                 f"training.cache_directory = {self._folder}: {error.strerror or error}; free space "
                 "there, lower training.cache_bytes, name another folder, or leave it out"
             ) from error

@@ -30,6 +30,7 @@ class Metrics:
     """The step each attempt after a failed one began to log at."""
     rollbacks: tuple[Record, ...] = ()
     """Returns to a checkpoint because a loss went wrong."""
+    warnings: tuple[Record, ...] = ()
     unreadable: int = 0
     """Lines that are no records."""
 
@@ -120,6 +121,7 @@ def metrics_of(
             if record["attempt"] > before and record["attempt"] not in after_rollback
         ),
         rollbacks=rollbacks,
+        warnings=tuple(record for record in records if record["kind"] == "warning"),
         unreadable=unreadable,
     )
 

@@ -169,6 +169,7 @@ def _curves_note(metrics: Metrics) -> str:
         f"{one['skipped_sequences']:,} sequences."
         for one in metrics.rollbacks
     ]
+    notes += [f"Step {one['step']:,}: {one['text']}." for one in metrics.warnings]
     return " ".join(notes)
 
 

@@ -19,8 +19,8 @@ class MixedSourceConfig:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     root: Operational[str] = ""
-    """Root of a run with the same vocabulary and objective, whose instances are read; empty: this
-    run's."""
+    """Root of a run with the same vocabulary, objective and masking (of dynamic masks the mode
+    alone), whose instances are read, held-out ones too; empty: this run's."""
     weight: Identity[float] = 1.0
     """Its share of every batch, relative to the other sources' weights."""
 

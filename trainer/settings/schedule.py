@@ -35,8 +35,8 @@ class ScheduleConfig:
     final_share: Identity[float] = 0.0
     """Share of the peak that it falls to."""
     batch_size_warmup_steps: Identity[int] = 0
-    """Steps over which the batch grows from training.initial_batch_size to its full size, in
-    multiples of it; 0 with training.total_tokens."""
+    """Steps over which the batch grows linearly, to any whole size between, from
+    training.initial_batch_size to its full size; 0 with training.total_tokens."""
     batch_size_warmup_tokens: Identity[int] = 0
     """Tokens over which it grows where the run's length is training.total_tokens."""
 

@@ -131,6 +131,7 @@ def test_what_does_not_end_is_told_with_object_request_and_remedy(
         storage.create("x", b"data")
     assert str(caught.value).startswith(f"{storage.uri}/x: cannot write: ")
     assert message in str(caught.value)
+    assert caught.type is StorageError  # not a lasting one
     assert proxy.injected[kind] == 2
 
 

@@ -10,13 +10,21 @@ from pipeline.errors import (
     ConfigError,
     ConflictError,
     CorruptError,
+    LastingStorageError,
     StorageError,
     TrainingError,
 )
 from pipeline.ray_session import our_error
 from trainer.cluster.failure_policy import LastingFailures, healed_by_restart
 
-LASTING = (ClusterError, ConfigError, ConflictError, CorruptError, TrainingError)
+LASTING = (
+    ClusterError,
+    ConfigError,
+    ConflictError,
+    CorruptError,
+    LastingStorageError,
+    TrainingError,
+)
 
 
 @pytest.mark.parametrize("kind", LASTING)
@@ -40,6 +48,9 @@ def test_the_lasting_failure_of_any_worker_ends_the_run_with_itself() -> None:
     lost, corrupt = RuntimeError("Connection closed by peer"), CorruptError("bytes were changed")
     with pytest.raises(CorruptError, match="bytes were changed"):
         LastingFailures().after_exception(None, {0: lost, 1: corrupt})
+    gone = LastingStorageError("s.arrow: cannot read: NoSuchKey")
+    with pytest.raises(LastingStorageError, match=r"s\.arrow"):
+        LastingFailures().after_exception(None, {0: StorageError("no answer"), 1: gone})
     LastingFailures().after_exception(None, {0: lost, 1: StorageError("no answer")})
 
 

@@ -1,0 +1,129 @@
+"""What an attempt of a run begins from: its newest good checkpoint, or one to go back to."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pipeline.commit import Generation
+from pipeline.errors import CorruptError
+from trainer.attempt_fence import AttemptFence
+from trainer.checkpoint import CheckpointRef, adopt, committed, latest, load, withdraw
+from trainer.data.plan import DataPlan, LoaderState
+from trainer.divergence import DivergenceError
+from trainer.models.encoder_model import EncoderForPreTraining
+from trainer.optim import load_optimizer_tensors
+from trainer.progress import Progress, Rollback
+from trainer.ranks import Worker, from_rank_zero
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An attempt that ended because a step went wrong."""
+
+    error: DivergenceError
+    progress: Progress
+    """Before that step."""
+    data: DataPlan
+    position: LoaderState
+    """After the data of that step."""
+    leftovers: ExitStack
+    """What is still to be closed: it may have to wait for a checkpoint to be written."""
+
+    def taken_back_to(self, good: Progress) -> Progress:
+        """Return the progress of a run that goes on from `good` without the data since then."""
+        step = good.step
+        position = self.position
+        start = good.loader or self.data.start(None)
+        if start.phase != position.phase:
+            position = self.data.skip(start, self.progress.step - step + 1)
+        handed_out = self.progress.sequences_seen + self.error.sequences
+        rollback = Rollback(
+            from_step=self.progress.step,
+            to_step=step,
+            skipped_sequences=handed_out - good.sequences_seen,
+            reason=str(self.error),
+        )
+        return dataclasses.replace(
+            good,
+            loader=dataclasses.replace(position, step=step),
+            rollbacks=[*self.progress.rollbacks, rollback],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """Where an attempt begins."""
+
+    progress: Progress
+    fence: AttemptFence | None = None
+    """On rank 0."""
+    passed_over: tuple[str, ...] = ()
+    """On rank 0: why newer checkpoints were not taken."""
+
+
+def restore(
+    generation: Generation,
+    worker: Worker,
+    model: EncoderForPreTraining,
+    optimizer: torch.optim.Optimizer,
+    failed: Failure | None,
+) -> Restored:
+    """Load the newest checkpoint that verifies, or stay at the initial weights; all ranks call it.
+
+    After a failure it may be an earlier one, see `_to_go_back_to`. Rank 0 picks it for every rank,
+    and takes the fence. Raises CorruptError if there are checkpoints and none verifies: to begin
+    anew would be to lose the run.
+    """
+    fence: AttemptFence | None = None
+    passed_over: tuple[str, ...] = ()
+
+    def choose() -> dict[str, Any] | None:
+        nonlocal fence, passed_over
+        if failed is not None:
+            failed.leftovers.close()
+        # The fence first: no earlier attempt then commits a checkpoint that is not seen here.
+        fence = AttemptFence.take(generation)
+        while True:
+            ref, passed_over = latest(generation)
+            if ref is not None and failed is not None:
+                ref = _to_go_back_to(generation, ref, failed.progress)
+            if ref is None or adopt(fence, ref):
+                break
+            withdraw(fence, ref)
+        if ref is None and committed(generation):
+            raise CorruptError(
+                f"{generation.root}/{generation.prefix}: no checkpoint verifies: "
+                f"{'; '.join(passed_over)}. Put one back, or remove checkpoints/ to begin anew"
+            )
+        return ref.to_json() if ref else None
+
+    chosen = from_rank_zero(worker, choose)
+    progress = Progress()
+    if chosen is not None:
+        checkpoint = load(generation, CheckpointRef.from_json(chosen))
+        model.load_state_dict(checkpoint.model)
+        load_optimizer_tensors(optimizer, model, checkpoint.optimizer)
+        progress = Progress.from_json(checkpoint.state)
+    if failed is not None:
+        progress = failed.taken_back_to(progress)
+    return Restored(progress=progress, fence=fence, passed_over=passed_over)
+
+
+def _to_go_back_to(
+    generation: Generation, newest: CheckpointRef, progress: Progress
+) -> CheckpointRef:
+    """Return the newest checkpoint, or the one before where a run went wrong from it twice.
+
+    It did where it is the one that the last rollback went to. The one before is of the same phase,
+    since in another the data that are to be skipped would come again; is there none, it is the
+    newest once more, and more data are skipped.
+    """
+    if not progress.rollbacks or progress.rollbacks[-1].to_step != newest.step:
+        return newest
+    earlier, _ = latest(generation, since=progress.phase_starts[-1], before=newest.step)
+    return earlier or newest
