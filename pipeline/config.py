@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -148,6 +149,8 @@ def _jsonable(value: Any) -> Any:
         return identity_fields(value)
     if isinstance(value, tuple):
         return [_jsonable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # "inf" turns clipping off, say; JSON has no number for it
     return value
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from pipeline.config import InstancesConfig
+from pipeline.contract import canonical_json
 from pipeline.errors import ConfigError
-from trainer.config import TrainerConfig
+from tests.trainer.recipes import RUNS
+from trainer.config import TrainerConfig, load, training_identity
 from trainer.settings.model import ModelConfig
 from trainer.settings.training import TrainingConfig
 
@@ -48,3 +52,11 @@ def test_only_the_trained_set_needs_positions() -> None:
     assert config((128, 512), 128, positions=128).trained_length == 128
     with pytest.raises(ConfigError, match=r"leaves positions for 128 tokens, an instance has 512"):
         config((128, 512), 512, positions=128)
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(RUNS.glob("*.toml"))])
+def test_the_identity_of_every_recipes_training_can_be_written(name: str) -> None:
+    """RoBERTa's clip_norm is inf, which JSON has no number for."""
+    identity = training_identity(load(str(RUNS / f"{name}.toml")))
+    assert json.loads(canonical_json(identity)) == identity
+    assert identity["optimizer"]["clip_norm"] == ("inf" if name == "roberta" else 1.0)
