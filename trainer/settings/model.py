@@ -52,6 +52,9 @@ TWIN_SWITCHES: dict[Architecture, dict[str, tuple[object, ...]]] = {
     "custom": {},
 }
 
+# Far beyond any encoder there is: what is larger is a slip, and building it would take for ever.
+_MOST, _MOST_LAYERS = 1 << 20, 1_000
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
@@ -143,12 +146,8 @@ class ModelConfig:
             ("pad_vocab_size_to_multiple_of", 1),
         ):
             value = getattr(self, name)
-            require(
-                least <= value <= 1 << 20,
-                f"model.{name}",
-                value,
-                f"must be in [{least}, 1048576]",
-            )
+            most = _MOST_LAYERS if name == "num_hidden_layers" else _MOST
+            require(least <= value <= most, f"model.{name}", value, f"must be in [{least}, {most}]")
         require(
             self.hidden_size % self.num_attention_heads == 0,
             "model.hidden_size",
