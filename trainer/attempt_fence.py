@@ -44,8 +44,8 @@ class AttemptFence:
         if storage.size(self.generation.name(_attempt_name(self.attempt + 1))) is not None:
             raise ConflictError(
                 f"{self.generation.root}/{self.generation.prefix}: attempt {self.attempt} was "
-                "superseded by a later attempt of the same run and may not write checkpoints; "
-                "this worker group was cut off and must end"
+                "superseded by a later attempt of the same run and may not write checkpoints: "
+                "this worker group was cut off, or the command was given twice; it must end"
             )
 
 

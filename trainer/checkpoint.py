@@ -173,6 +173,13 @@ def committed(generation: Generation) -> list[tuple[int, int]]:
     ]
 
 
+def had_checkpoints(generation: Generation) -> bool:
+    """Say whether there are checkpoints, or folders of some that latest.json tells of."""
+    storage = generation.storage
+    has_pointer = storage.size(generation.name(POINTER)) is not None
+    return bool(committed(generation)) or (has_pointer and newest_first(storage, generation) != [])
+
+
 def _point(storage: Storage, fence: AttemptFence, ref: CheckpointRef) -> None:
     """Move latest.json to `ref`; ConflictError if a later attempt has moved it."""
     name = fence.generation.name(POINTER)
@@ -274,7 +281,9 @@ def _verify(storage: Storage, generation: Generation, step: int, attempt: int) -
     folder = generation.name(checkpoint_folder(step, attempt))
     uri = f"{storage.uri}/{folder}"
     if storage.size(f"{folder}/{MANIFEST}") is None:
-        raise CorruptError(f"{uri}: has no {MANIFEST}: the save did not end")
+        raise CorruptError(
+            f"{uri}: has no {MANIFEST}: the save did not end, or it was withdrawn or removed"
+        )
     digest = sha256(storage.read(f"{folder}/{MANIFEST}"))
     ref = CheckpointRef(step=step, attempt=attempt, manifest_sha256=digest)
     for entry in _entries(storage, generation, ref):

@@ -125,7 +125,9 @@ def _attempt(run: Run, failed: Failure | None) -> Failure | None:
             if failed is not None:
                 recorder.rollback(model, optimizer, progress)
         with _loader(run, progress) as loader:
-            failure = _train(run, loader, model, optimizer, progress, recorder)
+            failure = _train(
+                run, loader, model, optimizer, progress, recorder, restored.is_evaluated
+            )
         if failure is None:
             return None
         return dataclasses.replace(failure, leftovers=stack.pop_all())
@@ -138,13 +140,17 @@ def _train(
     optimizer: torch.optim.Optimizer,
     progress: Progress,
     recorder: Recorder | None,
+    is_evaluated: bool,
 ) -> Failure | None:
     """Do the updates that are left, evaluate and save; `progress` goes along."""
     watch = LossWatch(run.config.divergence, progress.losses)
-    every = run.config.evaluation.every_steps
     steps = run.plan.total_steps
     handed_out = 0
     try:
+        # A run that was stopped before the evaluation of its last step does it now.
+        is_late = not is_evaluated and _evaluate_when_due(run, model, progress.step, recorder)
+        if is_late and recorder:
+            recorder.save_when_due(model, optimizer, progress)
         while progress.step < steps:
             started = time.monotonic()
             batches = next(loader)
@@ -171,10 +177,7 @@ def _train(
                 # Before an evaluation, which takes longer than there may be time.
                 recorder.save_when_due(model, optimizer, progress, urgent=True)
             run.worker.requests.answer(request)
-            if every and progress.step % every == 0 and progress.step < steps:
-                evaluation = _evaluate(run, model, progress.step)
-                if recorder:
-                    recorder.evaluation(progress.step, run.phase(progress.step), evaluation)
+            _evaluate_when_due(run, model, progress.step, recorder)
             if recorder:
                 # At the start of a phase too: a failure then never goes back to other data.
                 now = progress.step in run.plan.phase_starts or run.stays(progress.step)
@@ -193,6 +196,22 @@ def _train(
         recorder.evaluation(steps, run.phase(steps), evaluation)
         recorder.finish(model, optimizer, progress, evaluation, run.instances(steps))
     return None
+
+
+def _evaluate_when_due(
+    run: Run, model: EncoderForPreTraining, step: int, recorder: Recorder | None
+) -> bool:
+    """Evaluate the weights after `step` updates if it is their turn; say whether it was.
+
+    Those of the last step have it in any case, elsewhere.
+    """
+    every = run.config.evaluation.every_steps
+    if every == 0 or step % every or not 0 < step < run.plan.total_steps:
+        return False
+    evaluation = _evaluate(run, model, step)
+    if recorder:
+        recorder.evaluation(step, run.phase(step), evaluation)
+    return True
 
 
 def _update(

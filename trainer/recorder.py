@@ -72,6 +72,7 @@ class Window:
             "mlm_accuracy": self.mlm_correct / self.masked_tokens,
             "mlm_loss": self.mlm_loss / self.steps,
             "step_seconds": seconds / self.steps,
+            "steps": self.steps,
             "tokens_per_second": self.tokens / seconds,
             **pairs,
         }
@@ -114,7 +115,7 @@ class Recorder:
         self._pair_objective = _PAIR_OBJECTIVES.get(config.instances.objective, "")
         self._window = Window()
         self._started = self._saved = time.monotonic()
-        self._is_started = self._told_of_waiting = False
+        self._is_started = self._is_evaluated = self._told_of_waiting = False
 
     def __enter__(self) -> Recorder:
         return self
@@ -202,6 +203,9 @@ class Recorder:
         self._metrics.evaluation_loss.labels("masked_lm").set(result.mlm_loss_nats)
         if result.pair_loss is not None:
             self._metrics.evaluation_loss.labels(self._pair_objective).set(result.pair_loss)
+        for source in result.not_evaluated if not self._is_evaluated else ():
+            self.warn(step, f"nothing is held out of source {source}: it has no figures of its own")
+        self._is_evaluated = True
         for source, figures in result.by_source.items():
             self._metrics.evaluation_source_loss.labels(source).set(figures.mlm_loss_nats)
         self._journal.add({"kind": "evaluation", "step": step, **asdict(result)})
@@ -225,6 +229,8 @@ class Recorder:
         So a run that is stopped now knows of it, and takes no later checkpoint for its newest.
         """
         rollback = progress.rollbacks[-1]
+        if self._best is not None and self._best.step > progress.step:
+            self._best = None  # it is withdrawn with the others
         self._metrics.rollbacks.inc()
         self._metrics.skipped_sequences.inc(rollback.skipped_sequences)
         self._journal.add(

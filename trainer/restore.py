@@ -12,9 +12,10 @@ import torch
 from pipeline.commit import Generation
 from pipeline.errors import CorruptError
 from trainer.attempt_fence import AttemptFence
-from trainer.checkpoint import CheckpointRef, adopt, committed, latest, load, withdraw
+from trainer.checkpoint import CheckpointRef, adopt, had_checkpoints, latest, load, withdraw
 from trainer.data.plan import DataPlan, LoaderState
 from trainer.divergence import DivergenceError
+from trainer.journal import read_journal
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import load_optimizer_tensors
 from trainer.progress import Progress, Rollback
@@ -64,6 +65,8 @@ class Restored:
     """On rank 0."""
     passed_over: tuple[str, ...] = ()
     """On rank 0: why newer checkpoints were not taken."""
+    is_evaluated: bool = True
+    """Whether the journal has an evaluation of these weights; so of the initial ones."""
 
 
 def restore(
@@ -82,7 +85,7 @@ def restore(
     fence: AttemptFence | None = None
     passed_over: tuple[str, ...] = ()
 
-    def choose() -> dict[str, Any] | None:
+    def choose() -> tuple[dict[str, Any], bool] | None:
         nonlocal fence, passed_over
         if failed is not None:
             failed.leftovers.close()
@@ -95,23 +98,29 @@ def restore(
             if ref is None or adopt(fence, ref):
                 break
             withdraw(fence, ref)
-        if ref is None and committed(generation):
+        if ref is None and had_checkpoints(generation):
             raise CorruptError(
                 f"{generation.root}/{generation.prefix}: no checkpoint verifies: "
                 f"{'; '.join(passed_over)}. Put one back, or remove checkpoints/ to begin anew"
             )
-        return ref.to_json() if ref else None
+        if ref is None:
+            return None
+        evaluated = {one["step"] for one in read_journal(generation) if one["kind"] == "evaluation"}
+        return ref.to_json(), ref.step in evaluated
 
     chosen = from_rank_zero(worker, choose)
-    progress = Progress()
+    progress, is_evaluated = Progress(), True
     if chosen is not None:
-        checkpoint = load(generation, CheckpointRef.from_json(chosen))
+        ref, is_evaluated = chosen
+        checkpoint = load(generation, CheckpointRef.from_json(ref))
         model.load_state_dict(checkpoint.model)
         load_optimizer_tensors(optimizer, model, checkpoint.optimizer)
         progress = Progress.from_json(checkpoint.state)
     if failed is not None:
         progress = failed.taken_back_to(progress)
-    return Restored(progress=progress, fence=fence, passed_over=passed_over)
+    return Restored(
+        progress=progress, fence=fence, passed_over=passed_over, is_evaluated=is_evaluated
+    )
 
 
 def _to_go_back_to(

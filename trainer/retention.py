@@ -30,25 +30,32 @@ class Evaluated:
     """The folder of the checkpoint, once there is one."""
 
     def is_better_than(self, best: Evaluated | None) -> bool:
-        """Whether it takes the place of `best`, the best so far; that of a later phase always."""
+        """Whether it takes the place of `best`, the best so far; that of a later phase always.
+
+        And where the step was done again: the run went back, since something was wrong.
+        """
         if best is None or self.phase != best.phase:
             return best is None or self.phase > best.phase
-        return self.mlm_loss_nats < best.mlm_loss_nats
+        return self.mlm_loss_nats < best.mlm_loss_nats or self.step == best.step
 
 
 def read_best(generation: Generation) -> Evaluated | None:
     """Return the best checkpoint so far.
 
-    None if there is none yet, or if best.json was damaged: the next evaluation then makes one.
+    None if there is none yet, or if best.json was damaged or its checkpoint is none any more: the
+    next evaluation then makes one.
     """
     storage = generation.storage
     name = generation.name(BEST)
     if storage.size(name) is None:
         return None
     try:
-        return Evaluated(**json.loads(storage.read(name)))
+        best = Evaluated(**json.loads(storage.read(name)))
+        best.is_better_than(replace(best, step=best.step + 1))  # of numbers
     except (TypeError, ValueError):
         return None
+    manifest = generation.name(f"{best.checkpoint}/{MANIFEST}")
+    return None if storage.size(manifest) is None else best
 
 
 def set_best(fence: AttemptFence, best: Evaluated) -> None:

@@ -74,6 +74,8 @@ class EvalResult(EvalFigures):
 
     by_source: dict[str, EvalFigures]
     """Where there are several; without those that have no masked token."""
+    not_evaluated: list[str]
+    """Those."""
 
 
 def train_step(
@@ -193,7 +195,8 @@ def evaluate(
         if len(names) > 1 and sums[4] > 0
     }
     whole = _figures(sums_N6[: len(sources)].sum(0).tolist())
-    return EvalResult(**asdict(whole), by_source=by_source)
+    missing = [name for name in names if len(names) > 1 and name not in by_source]
+    return EvalResult(**asdict(whole), by_source=by_source, not_evaluated=missing)
 
 
 def _figures(sums: Sequence[float]) -> EvalFigures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,16 @@ def test_a_request_does_not_wait_for_an_evaluation(
     )
     train(config, instances, dataclasses.replace(CPU, requests=requests))
     assert seen[ASKED_AT] == (True, False)
+    # Stopped in that evaluation, the run does it when it goes on.
+    root = stopped_after(ASKED_AT, tmp_path, tmp_path / "stopped")
+    journal = next(root.glob("training/*/metrics.jsonl"))
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    lines = [one for one in lines if (one["kind"], one["step"]) != ("evaluation", ASKED_AT)]
+    journal.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    seen.clear()
+    resumed = train(dataclasses.replace(config, root=str(root)), instances)
+    assert ASKED_AT in seen
+    assert [one["step"] for one in records(resumed, "evaluation")] == list(range(1, STEPS + 1))
 
 
 def test_nobody_waits_for_a_checkpoint_of_a_training_that_has_ended() -> None:

@@ -65,7 +65,7 @@ def test_each_source_has_the_figures_of_its_own_batches() -> None:
     )
     alone = evaluate(model, of_one_source([first]), device=CPU, group=None)
     whole = evaluate(model, of_one_source([first, second]), device=CPU, group=None)
-    assert list(result.by_source) == ["wiki", "books"]
+    assert list(result.by_source) == ["wiki", "books"] and result.not_evaluated == ["none"]
     wiki = dataclasses.asdict(result.by_source["wiki"])
     assert wiki == pytest.approx(figures(alone), rel=1e-9)
     assert figures(result) == pytest.approx(figures(whole), rel=1e-9)

@@ -48,6 +48,7 @@ def evaluation(loss: float) -> EvalResult:
         masked_tokens=10,
         pairs=0,
         by_source={},
+        not_evaluated=[],
     )
 
 

@@ -67,6 +67,10 @@ def test_a_run_none_of_whose_checkpoints_verifies_is_not_begun_anew(tmp_path: Pa
         flip(path / MODEL)
     with pytest.raises(CorruptError, match=r"no checkpoint verifies: .* or remove checkpoints/"):
         go_on(tmp_path)
+    for path in checkpoints:
+        (path / MANIFEST).unlink()
+    with pytest.raises(CorruptError, match="it was withdrawn or removed"):
+        go_on(tmp_path)
     shutil.rmtree(tmp_path / generation.name("checkpoints"))
     assert last_state(go_on(tmp_path))[1]["step"] == 12
 

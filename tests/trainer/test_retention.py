@@ -107,7 +107,18 @@ def test_the_best_stays_until_a_better_one_is_committed(generation: Generation) 
     assert found.checkpoint == "checkpoints/step-000000005-attempt-0001"
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"step": 1}', b"null"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"step": 1}',
+        b"null",
+        b'{"step": 1, "phase": null, "mlm_loss_nats": 5.0, "checkpoint": "x"}',
+        b'{"step": 1, "phase": 0, "mlm_loss_nats": "low", "checkpoint": "x"}',
+    ],
+)
 def test_a_damaged_best_json_protects_nothing_and_stops_nothing(
     generation: Generation, damage: bytes
 ) -> None:
@@ -129,3 +140,23 @@ def test_losses_of_two_phases_are_not_compared() -> None:
     assert not evaluated(20, 3.0).is_better_than(best)
     assert evaluated(30, 9.0, phase=1).is_better_than(best)
     assert not evaluated(10, 1.0).is_better_than(evaluated(30, 9.0, phase=1))
+
+
+def test_a_best_that_is_withdrawn_or_done_again_protects_no_damaged_copy(
+    generation: Generation,
+) -> None:
+    first = AttemptFence.take(generation)
+    ref = save_step(first, 2)
+    set_best(first, evaluated(2, 4.0))
+    flip(folder(generation, ref) / OPTIMIZER)
+    second = AttemptFence.take(generation)
+    # The same step again, and the same loss: the new copy is the one that is known to be whole.
+    assert evaluated(2, 4.0).is_better_than(read_best(generation))
+    save_step(second, 2)
+    set_best(second, evaluated(2, 4.0))
+    for step in (3, 4):
+        save_step(second, step)
+    retain(second, keep=1)
+    assert steps_of(generation) == [(2, 2), (4, 2)]
+    (folder(generation, ref).parent / "step-000000002-attempt-0002" / MANIFEST).unlink()
+    assert read_best(generation) is None

@@ -66,9 +66,8 @@ def assert_same_result(got: StepResult, expected: StepResult) -> None:
 
 def figures(result: EvalResult) -> dict[str, Any]:
     """The figures over all sources."""
-    return {
-        name: value for name, value in dataclasses.asdict(result).items() if name != "by_source"
-    }
+    beside = ("by_source", "not_evaluated")
+    return {name: value for name, value in dataclasses.asdict(result).items() if name not in beside}
 
 
 def plain_gradients(model: EncoderForPreTraining, batch: Batch) -> tuple[dict[str, Tensor], float]:

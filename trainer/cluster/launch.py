@@ -14,6 +14,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
 import ray
+from ray.exceptions import RayActorError
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from rich.console import Console
@@ -101,7 +102,13 @@ def _fit(
             worker_runtime_env={} if use_gpu else {"env_vars": dict(KEEP_FREED_MEMORY)},
         ),
     )
-    trainer.fit()
+    try:
+        trainer.fit()
+    except RayActorError as error:
+        raise ClusterError(
+            "training: the process that leads the workers was lost (killed, or its node went); "
+            "give the command again to go on from the newest checkpoint"
+        ) from error
 
 
 def _worker_counts(training: TrainingConfig) -> int | tuple[int, int]:
@@ -165,7 +172,7 @@ def _watch(generation: Generation, stop: threading.Event, advance: Any) -> None:
     records = _NewRecords(generation)
     # Those of earlier launches were told then.
     told = set(_warnings(records.read()))
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
     stopped = False
     while not stopped:
         stopped = stop.wait(_POLL_SECONDS)
@@ -182,7 +189,7 @@ def _watch(generation: Generation, stop: threading.Event, advance: Any) -> None:
             shown = last["step"]
         newest = last.get("attempt", attempt)
         if attempt and newest > attempt:
-            console.print(_what_happened(found, newest))
+            console.print(_what_happened(found, newest), markup=False)
         attempt = newest
 
 

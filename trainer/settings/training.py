@@ -118,6 +118,12 @@ class TrainingConfig:
             "them to 0",
         )
         require(
+            self.total_steps <= 1_000_000_000,
+            "training.total_steps",
+            self.total_steps,
+            "must be at most 1000000000",
+        )
+        require(
             self.prefetch_steps <= 1_000,
             "training.prefetch_steps",
             self.prefetch_steps,
