@@ -285,9 +285,9 @@ class Recorder:
     def _new_best(self, step: int) -> Evaluated | None:
         """Return the evaluation of the weights after `step`, if it is the best so far."""
         found = self._evaluated
-        if found is None or found.step != step or not found.is_better_than(self._best):
+        if found is None or found.step != step or found is self._best:
             return None
-        return found
+        return found if found.is_better_than(self._best) else None
 
     def _save(
         self,

@@ -51,8 +51,10 @@ def read_best(generation: Generation) -> Evaluated | None:
         return None
     try:
         best = Evaluated(**json.loads(storage.read(name)))
-        best.is_better_than(replace(best, step=best.step + 1))  # of numbers
     except (TypeError, ValueError):
+        return None
+    kinds = (best.step, int), (best.phase, int), (best.mlm_loss_nats, float)
+    if not all(isinstance(value, kind) for value, kind in kinds):
         return None
     manifest = generation.name(f"{best.checkpoint}/{MANIFEST}")
     return None if storage.size(manifest) is None else best

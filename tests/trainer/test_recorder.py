@@ -104,7 +104,9 @@ def test_an_evaluation_better_than_all_before_makes_a_checkpoint_that_stays(
         for step, loss in ((1, 5.0), (2, 4.0), (3, 4.5), (4, 4.0)):
             recorder.evaluation(step, 0, evaluation(loss))
             recorder.save_when_due(model, optimizer, Progress(step=step))
-            recorder.save_when_due(model, optimizer, Progress(step=step))  # is not made twice
+            in_flight = recorder._saver._in_flight
+            recorder.save_when_due(model, optimizer, Progress(step=step))
+            assert recorder._saver._in_flight is in_flight  # it is not made twice
             recorder._saver.wait()
     assert committed(generation) == [1, 2]
     # A later attempt knows of it.
