@@ -87,3 +87,23 @@ def test_static_masking_shows_its_share_and_an_empty_split_none() -> None:
     rows = {name: (train, held_out) for name, train, held_out in instance_rows(manifest)}
     assert rows["masked tokens"] == ("15.0%", "none")
     assert rows["fill (tokens of 128 an instance)"] == ("78.1%", "none")
+
+
+def test_sources_and_warnings_are_shown_where_there_are_some(tmp_path: Path) -> None:
+    run = read_run(str(write_run(tmp_path)))
+    alone = {name: value for name, value in EVALUATION.items() if name != "by_source"}
+    books = {**alone, "mlm_loss_nats": 3.125, "mlm_perplexity": 22.8, "pair_accuracy": 0.75}
+    evaluation = {**EVALUATION, "by_source": {"books": books, "2/wiki": alone}}
+    warning = {"kind": "warning", "step": 1_020, "attempt": 2, "text": "a shard is missing"}
+    training = {**run.training, "evaluation": evaluation}
+    run = dataclasses.replace(
+        run, training=training, metrics=metrics_of([*RECORDS, warning], training)
+    )
+    summary = summary_of(run)
+    assert summary["eval_mlm_loss_nats_by_source"] == {"books": 3.125, "2/wiki": 4.25}
+    console = Console(record=True, file=io.StringIO())
+    print_summary(summary, console)
+    assert "held-out MLM loss of books" in console.export_text()
+    text = text_of(render_page(run, summary, [], []))
+    assert "books 3.125 23 31.4% 75.0% 800" in text and "2/wiki 4.250 70" in text
+    assert "Step 1,020: a shard is missing." in text
