@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import regex
 from numpy.typing import NDArray
 
-from pipeline.document_keys import hash_words
+from pipeline.document_keys import hash_words, source_names
 from pipeline.encoding import WordPieceEncoder
 from pipeline.instances import EncodedDocuments
 from pipeline.masking import TokenClasses, token_classes
@@ -72,7 +72,7 @@ def _originals(keys: pa.StringArray, hashes: NDArray[np.uint64]) -> NDArray[np.u
 
 def _source_numbers(keys: pa.StringArray, names: Sequence[str]) -> NDArray[np.uint16]:
     """Return the place in `names` of the source that each document's key begins with."""
-    found = pc.list_element(pc.split_pattern(keys, "/", max_splits=1), 0)
+    found = source_names(keys)
     numbers = pc.index_in(found, pa.array(names, found.type))
     return np.asarray(numbers.cast(pa.uint16()))
 

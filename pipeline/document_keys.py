@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.derived_keys import derive_key
@@ -15,6 +16,11 @@ from pipeline.derived_keys import derive_key
 def document_key(source: str, path: str, offset: int | str, repetition: int = 0) -> str:
     """Return the text form of a document's identity: source/path#offset.repetition."""
     return f"{source}/{path}#{offset}.{repetition}"
+
+
+def source_names(keys: pa.StringArray) -> pa.StringArray:
+    """Return the name of the source that each document's key begins with."""
+    return pc.list_element(pc.split_pattern(keys, "/", max_splits=1), 0)
 
 
 def repeated_key(key: str, repetition: int) -> str:

@@ -134,7 +134,7 @@ def write(
         _point(storage, fence, ref)
     except ConflictError:
         if _decided(generation, ref, _WITHDRAWN):
-            withdraw(fence, ref)
+            withdraw(generation, step, fence.attempt)
         raise
     return ref
 
@@ -148,9 +148,13 @@ def adopt(fence: AttemptFence, ref: CheckpointRef) -> bool:
     return ref.attempt == fence.attempt or _decided(fence.generation, ref, _ADOPTED)
 
 
-def withdraw(fence: AttemptFence, ref: CheckpointRef) -> None:
+def withdraw(generation: Generation, step: int, attempt: int) -> None:
     """Make a checkpoint one no more; what it had is removed with the old ones."""
-    fence.generation.storage.delete(fence.generation.name(f"{ref.name}/{MANIFEST}"))
+    generation.storage.delete(_manifest_name(generation, step, attempt))
+
+
+def _manifest_name(generation: Generation, step: int, attempt: int) -> str:
+    return generation.name(f"{checkpoint_folder(step, attempt)}/{MANIFEST}")
 
 
 def _decided(generation: Generation, ref: CheckpointRef, what: bytes) -> bool:
@@ -168,8 +172,7 @@ def committed(generation: Generation) -> list[tuple[int, int]]:
     return [
         (step, attempt)
         for step, attempt in newest_first(storage, generation)
-        if storage.size(generation.name(f"{checkpoint_folder(step, attempt)}/{MANIFEST}"))
-        is not None
+        if storage.size(_manifest_name(generation, step, attempt)) is not None
     ]
 
 
@@ -223,7 +226,7 @@ def latest(
         try:
             return _verify(storage, generation, step, attempt), tuple(skipped)
         except (CorruptError, LastingStorageError) as error:
-            manifest = generation.name(f"{checkpoint_folder(step, attempt)}/{MANIFEST}")
+            manifest = _manifest_name(generation, step, attempt)
             if isinstance(error, LastingStorageError) and storage.size(manifest) is not None:
                 raise  # nobody took it back meanwhile
             _log.warning("checkpoint passed over: %s", error)

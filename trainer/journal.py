@@ -37,6 +37,8 @@ class Journal:
         self, fence: AttemptFence, step: int, rollbacks: Sequence[Mapping[str, Any]] = ()
     ) -> None:
         self._fence = fence
+        # Kept: a client of an object store takes longer to make than a record to write.
+        self._storage = fence.generation.storage
         self._lines: list[str] = []
         self._bytes = 0
         self._last: tuple[str, int] | None = None
@@ -89,11 +91,9 @@ class Journal:
             self._thread.shutdown()
 
     def _write(self, objects: Mapping[str, bytes]) -> None:
-        generation = self._fence.generation
-        storage = generation.storage
-        self._fence.require_newest(storage)
+        self._fence.require_newest(self._storage)
         for name, data in objects.items():
-            storage.replace(generation.name(name), data)
+            self._storage.replace(self._fence.generation.name(name), data)
 
 
 def read_journal(generation: Generation) -> list[dict[str, Any]]:

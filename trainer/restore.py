@@ -97,7 +97,7 @@ def restore(
                 ref = _to_go_back_to(generation, ref, failed.progress)
             if ref is None or adopt(fence, ref):
                 break
-            withdraw(fence, ref)
+            withdraw(generation, ref.step, ref.attempt)
         if ref is None and had_checkpoints(generation):
             raise CorruptError(
                 f"{generation.root}/{generation.prefix}: no checkpoint verifies: "

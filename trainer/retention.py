@@ -13,7 +13,14 @@ from pipeline.commit import Generation
 from pipeline.config import require
 from pipeline.contract import canonical_json
 from trainer.attempt_fence import AttemptFence
-from trainer.checkpoint import MANIFEST, checkpoint_folder, committed, latest, newest_first
+from trainer.checkpoint import (
+    MANIFEST,
+    checkpoint_folder,
+    committed,
+    latest,
+    newest_first,
+    withdraw,
+)
 
 BEST = "best.json"
 
@@ -75,8 +82,7 @@ def abandon(fence: AttemptFence, *, after: int) -> None:
     """
     for step, attempt in reversed(committed(fence.generation)):
         if step > after:
-            name = fence.generation.name(f"{checkpoint_folder(step, attempt)}/{MANIFEST}")
-            fence.generation.storage.delete(name)
+            withdraw(fence.generation, step, attempt)
 
 
 def retain(fence: AttemptFence, *, keep: int, keep_every_steps: int = 0) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipeline.document_keys import source_names
 from pipeline.normalization import NormalizationTable
 from pipeline.vocabulary.counts import count_words, merge_counts
 from pipeline.word_pieces import TokenIds, WordPieces
@@ -34,8 +35,7 @@ class _Words:
 
 def count_by_source(documents: pa.Table, normalization: NormalizationTable) -> dict[str, pa.Table]:
     """Return the word counts of each source of a partition of documents, by its name."""
-    keys = documents["document_key"].combine_chunks()
-    of_row = pc.list_element(pc.split_pattern(keys, "/", max_splits=1), 0)
+    of_row = source_names(documents["document_key"].combine_chunks())
     return {
         source: count_words(
             documents.filter(pc.equal(of_row, source))["sentences"].combine_chunks().flatten(),

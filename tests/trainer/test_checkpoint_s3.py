@@ -20,6 +20,7 @@ from trainer.checkpoint import (
     MODEL,
     POINTER,
     CheckpointRef,
+    committed,
     latest,
     load,
     load_model,
@@ -46,13 +47,11 @@ def pointed(generation: Generation) -> CheckpointRef:
     return CheckpointRef.from_json(json.loads(found))
 
 
-def committed(generation: Generation) -> list[tuple[int, int]]:
+def folders(generation: Generation) -> list[tuple[int, int]]:
     """(step, attempt) of every checkpoint's folder, which has a manifest."""
-    storage = generation.storage
-    found = sorted(newest_first(storage, generation))
-    names = [name for name, _ in storage.list(generation.name("checkpoints"))]
-    assert sum(name.endswith(f"/{MANIFEST}") for name in names) == len(found)
-    return found
+    found = newest_first(generation.storage, generation)
+    assert found == committed(generation)
+    return sorted(found)
 
 
 def test_a_checkpoint_comes_back_exact_to_the_bit(generation: Generation) -> None:
@@ -130,7 +129,7 @@ def test_the_newest_the_best_and_every_nth_stay(generation: Generation) -> None:
                 best = Evaluated(step=step, phase=0, mlm_loss_nats=loss)
             saver.save(step=step, model=model, optimizer=optimizer, state={}, best=best)
             saver.wait()
-            kept[step] = [step for step, _ in committed(generation)]
+            kept[step] = [step for step, _ in folders(generation)]
     assert kept == {
         1: [1],
         2: [2],

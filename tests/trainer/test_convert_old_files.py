@@ -12,19 +12,16 @@ from torch import Tensor, nn
 
 from pipeline.errors import InputError
 from tests.trainer.batches import make_model
+from tests.trainer.test_convert_import import CONFIG, KEY
 from tests.trainer.twins import ALBERT, BERT, CASES, Case
 from tests.trainer.wordpiece import ENTRIES, make_source
 from trainer.convert import (
-    SpecialIds,
-    export_config,
     export_folder,
     export_state_dict,
     import_state_dict,
 )
 from trainer.start_from import load_start, start_tables
 
-CONFIG = export_config(make_model(), SpecialIds(pad=0, cls=2, sep=3))
-KEY = "bert.encoder.layer.1.attention.self.key.bias"
 FAMILIES = [case for case in CASES if case.name in ("bert", "roberta", "albert", "modern-biases")]
 families = pytest.mark.parametrize("case", FAMILIES, ids=str)
 

@@ -14,7 +14,7 @@ from pipeline.commit import Generation
 from tests.trainer.small_training import commit_sets, make_rows, small_config
 from trainer import background_saver
 from trainer.attempt_fence import AttemptFence
-from trainer.checkpoint import latest, load, write
+from trainer.checkpoint import committed, latest, load, write
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer
 from trainer.progress import Progress
@@ -61,9 +61,8 @@ def recorder_of(root: Path, seconds: float) -> tuple[Recorder, EncoderForPreTrai
     return recorder, initial_model(config, commit_sets(root, {32: rows})), generation
 
 
-def committed(generation: Generation) -> list[int]:
-    names = (name for name, _ in generation.storage.list(generation.name("checkpoints/")))
-    return sorted(int(name.split("step-")[1][:9]) for name in names if "manifest" in name)
+def committed_steps(generation: Generation) -> list[int]:
+    return sorted(step for step, _ in committed(generation))
 
 
 def test_a_checkpoint_that_is_due_while_one_is_being_written_is_put_off(
@@ -74,13 +73,13 @@ def test_a_checkpoint_that_is_due_while_one_is_being_written_is_put_off(
     with recorder:
         for step in range(1, 6):  # would wait for ever if it waited for the first
             recorder.save_when_due(model, optimizer, Progress(step=step))
-        assert committed(generation) == []
+        assert committed_steps(generation) == []
         slow_store.set()
-    assert committed(generation) == [1]
+    assert committed_steps(generation) == [1]
     recorder, model, generation = recorder_of(tmp_path, seconds=1e-9)
     with recorder:
         recorder.save_when_due(model, optimizer, Progress(step=6))
-    assert committed(generation) == [1, 6]
+    assert committed_steps(generation) == [1, 6]
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
@@ -108,7 +107,7 @@ def test_an_evaluation_better_than_all_before_makes_a_checkpoint_that_stays(
             recorder.save_when_due(model, optimizer, Progress(step=step))
             assert recorder._saver._in_flight is in_flight  # it is not made twice
             recorder._saver.wait()
-    assert committed(generation) == [1, 2]
+    assert committed_steps(generation) == [1, 2]
     # A later attempt knows of it.
     recorder, model, generation = recorder_of(tmp_path, seconds=1e6)
     with recorder:
@@ -116,7 +115,7 @@ def test_an_evaluation_better_than_all_before_makes_a_checkpoint_that_stays(
         recorder.save_when_due(model, optimizer, Progress(step=5))
         recorder.evaluation(6, 0, evaluation(3.9))
         recorder.save_when_due(model, optimizer, Progress(step=6))
-    assert committed(generation) == [1, 2, 6]
+    assert committed_steps(generation) == [1, 2, 6]
     best = read_best(generation)
     assert best is not None and (best.step, best.mlm_loss_nats) == (6, 3.9)
 

@@ -154,6 +154,6 @@ def test_a_checkpoint_that_was_taken_back_is_not_begun_from(
         save_step(old, 2)
     new = AttemptFence(generation, 3)
     assert not adopt(new, seen[0])
-    withdraw(new, seen[0])
+    withdraw(generation, seen[0].step, seen[0].attempt)
     ref, _ = latest(generation)
     assert ref == kept and adopt(new, kept)

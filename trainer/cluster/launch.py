@@ -129,7 +129,7 @@ def too_few_gpus(training: TrainingConfig, gpus: int) -> str:
     least = training.least_workers
     if training.device != "auto" or not 0 < gpus < least:
         return ""
-    key = "training.min_workers" if training.min_workers else "training.workers"
+    key = training.least_workers_key
     return (
         f'training.device = "auto": trains on the CPU, since {key} = {least} and the cluster has '
         f"GPUs for {gpus}; lower {key} to {gpus} to train on them"
@@ -140,7 +140,7 @@ def _require_resources(config: TrainerConfig, use_gpu: bool) -> None:
     available = ray.cluster_resources()
     training = config.training
     workers = training.least_workers
-    key = "training.min_workers" if training.min_workers else "training.workers"
+    key = training.least_workers_key
     wanted = {"CPU": workers * training.threads_per_worker}
     if use_gpu:
         wanted["GPU"] = workers
@@ -198,12 +198,13 @@ class _NewRecords:
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
+        self._storage = generation.storage
         self._size = 0
 
     def read(self) -> list[dict[str, Any]]:
         """Return all records, or none where there are no new ones or the store does not answer."""
         try:
-            size = self._generation.storage.size(self._generation.name(METRICS_JSONL)) or 0
+            size = self._storage.size(self._generation.name(METRICS_JSONL)) or 0
             records = read_journal(self._generation) if size != self._size else []
         except StorageError:  # costs a moment of the bar, no more
             return []

@@ -156,6 +156,11 @@ class TrainingConfig:
         """Fewest workers that the run may be trained by."""
         return self.min_workers or self.workers
 
+    @property
+    def least_workers_key(self) -> str:
+        """The key of the TOML that says so."""
+        return "training.min_workers" if self.min_workers else "training.workers"
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationConfig:
