@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -42,7 +43,8 @@ class Journal:
         self._lines: list[str] = []
         self._bytes = 0
         self._last: tuple[str, int] | None = None
-        self._written = time.monotonic()
+        # Long ago: who watches a run sees its first record at once.
+        self._written = -math.inf
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._in_flight: Future[None] | None = None
         for record in read_journal(fence.generation):
@@ -54,7 +56,7 @@ class Journal:
                 self._add(record)
 
     def add(self, record: dict[str, Any]) -> None:
-        """Add a record; it reaches the store within seconds, a minute where there are many."""
+        """Add a record; the first reaches the store at once, others within seconds or a minute."""
         self._add(record)
         seconds = max(_WRITE_SECONDS, self._bytes / _WRITE_BYTES_PER_SECOND)
         is_idle = self._in_flight is None or self._in_flight.done()

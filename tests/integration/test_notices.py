@@ -32,7 +32,7 @@ def saved_steps(root: Path) -> list[int]:
 
 
 def until_journal(job: Command, root: Path) -> None:
-    """Wait until the run has written its first records: it is in the middle of its steps."""
+    """Wait until the run has written its first record: it has hundreds of steps before it."""
     job.until(lambda: list(root.glob("training/*/metrics.jsonl")), "records of steps")
 
 

@@ -66,7 +66,7 @@ def test_a_resumed_journal_goes_on_from_the_records_that_are_whole(generation: G
     assert unreadable_lines(generation) == 0
 
 
-def test_the_more_records_there_are_the_rarer_they_are_written(
+def test_the_first_record_is_written_at_once_and_the_more_there_are_the_rarer(
     generation: Generation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
@@ -82,11 +82,12 @@ def test_the_more_records_there_are_the_rarer_they_are_written(
             journal._in_flight.result()
         return [record["step"] for record in read_journal(generation)]
 
-    assert add_at(4.0, 1) == []
-    assert add_at(5.0, 2) == [1, 2]
-    assert add_at(9.0, 3, note="x" * 20_000_000) == [1, 2]
-    assert add_at(24.0, 4) == [1, 2]  # 20 MB wait 20 s
-    assert add_at(26.0, 5) == [1, 2, 3, 4, 5]
+    assert add_at(0.0, 1) == [1]
+    assert add_at(4.0, 2) == [1]
+    assert add_at(5.0, 3) == [1, 2, 3]
+    assert add_at(9.0, 4, note="x" * 20_000_000) == [1, 2, 3]
+    assert add_at(24.0, 5) == [1, 2, 3]  # 20 MB wait 20 s
+    assert add_at(26.0, 6) == [1, 2, 3, 4, 5, 6]
     journal.close()
 
 
