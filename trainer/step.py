@@ -246,7 +246,7 @@ def _losses(
         transformed_MH, pair_logits_B2 = model.states(to_tensors(batch, device))
         mlm, mlm_correct = masked_lm_loss(
             transformed_MH,
-            model.decoder_weight,
+            model.decoder_weight_of_loss(),
             model.masked_lm_head.decoder_bias,
             as_tensor(batch.masked_lm_ids, device),
             model.vocab_size,

@@ -109,7 +109,7 @@ def our_step(
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             states, pair_logits = model.states(inputs)
             bias = model.masked_lm_head.decoder_bias
-            mlm, _ = masked_lm_loss(states, model.decoder_weight, bias, masked_labels)
+            mlm, _ = masked_lm_loss(states, model.decoder_weight_of_loss(), bias, masked_labels)
         assert pair_logits is not None
         pair, _ = pair_loss(pair_logits, pair_labels)
         torch.autograd.backward(mlm / masked_labels.numel() + pair / pair_labels.numel())
