@@ -5,6 +5,9 @@ Names follow Prometheus' conventions: a clozeline_ prefix, base units, _total fo
 
 from __future__ import annotations
 
+import errno
+import time
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -16,6 +19,8 @@ from prometheus_client import (
 
 from pipeline.errors import ClusterError
 
+# How long a process that was killed may still hold its port: its memory is freed first.
+_PORT_SECONDS = 30.0
 _STEP_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -90,14 +95,19 @@ class TrainingMetrics:
         )
 
     def serve(self, port: int) -> None:
-        """Export on a port until the process ends; raises ClusterError if it is taken."""
-        try:
-            start_http_server(port, registry=self.registry)
-        except OSError as error:
-            raise ClusterError(
-                f"cluster.metrics_port = {port}: cannot listen: {error.strerror}; choose a free "
-                "port, or 0 for none"
-            ) from None
+        """Export on a port until the process ends; raises ClusterError if it stays taken."""
+        deadline = time.monotonic() + _PORT_SECONDS
+        while True:
+            try:
+                start_http_server(port, registry=self.registry)
+                return
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
+                    raise ClusterError(
+                        f"cluster.metrics_port = {port}: cannot listen: {error.strerror}; choose a "
+                        "free port, or 0 for none"
+                    ) from None
+            time.sleep(0.2)
 
     def text(self) -> bytes:
         """Return the metrics in Prometheus' text format, for a textfile collector."""

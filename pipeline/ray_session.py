@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +18,11 @@ from pipeline.errors import ClozelineError, ClusterError
 
 LOCAL = "local"
 _CONNECT_SECONDS = 10.0
+# A container's microseconds of CPU in so many of time: control groups' second version, the first.
+_QUOTAS = (
+    ("/sys/fs/cgroup/cpu.max",),
+    ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+)
 
 
 @contextmanager
@@ -34,7 +40,7 @@ def ray_session(
     if address == LOCAL:
         # A bare ray.init would join whatever cluster runs on this machine.
         options |= {"include_dashboard": False, "object_store_memory": object_store_bytes}
-        options |= {"num_cpus": max(cpus, len(os.sched_getaffinity(0)))}
+        options |= {"num_cpus": max(cpus, _usable_cpus())}
         if working_storage:
             options["object_spilling_directory"] = working_storage
     try:
@@ -59,6 +65,19 @@ def ray_session(
         raise ours from error
     finally:
         ray.shutdown()
+
+
+def _usable_cpus() -> int:
+    """Return how many CPUs this process may use: of those it may run on, its container's share."""
+    allowed = len(os.sched_getaffinity(0))
+    for names in _QUOTAS:
+        try:
+            quota, period = " ".join(Path(name).read_text() for name in names).split()
+        except OSError:
+            continue
+        if quota.isdigit():  # neither "max" nor -1, which are no limit
+            return min(allowed, max(1, int(quota) // int(period)))
+    return allowed
 
 
 def _require_listener(address: str) -> None:

@@ -31,6 +31,7 @@ class BackgroundSaver:
         self._keep_every_steps = keep_every_steps
         self._copies: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}}
         self._in_flight: Future[CheckpointRef] | None = None
+        self._newest: CheckpointRef | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 
     def save(
@@ -48,17 +49,19 @@ class BackgroundSaver:
 
         `best` is given where the checkpoint is the best one so far; `abandons_later` where the run
         has gone back, and those of later steps are to be withdrawn. It is written once `after` is
-        done, and not where that failed. Raises what the save in flight failed with.
+        done, and not where that failed; a step that was saved already is not written again.
+        Raises what the save in flight failed with.
         """
-        self.wait()
+        newest = self.wait()
+        written = newest if newest is not None and newest.step == step else None
         encoded = canonical_json(state)
-        copies = {
-            "model": _copy(model, self._copies["model"]),
-            "optimizer": _copy(optimizer, self._copies["optimizer"]),
-        }
-        self._copies = copies
+        if written is None:
+            self._copies = {
+                "model": _copy(model, self._copies["model"]),
+                "optimizer": _copy(optimizer, self._copies["optimizer"]),
+            }
         self._in_flight = self._thread.submit(
-            self._write, step, copies, encoded, best, abandons_later, after
+            self._write, step, written, encoded, best, abandons_later, after
         )
 
     @property
@@ -72,9 +75,11 @@ class BackgroundSaver:
             self._in_flight.result()
 
     def wait(self) -> CheckpointRef | None:
-        """Wait for the save in flight and return what it committed; None if there is none."""
+        """Wait for the save in flight; return the newest that was committed, None without one."""
         in_flight, self._in_flight = self._in_flight, None
-        return None if in_flight is None else in_flight.result()
+        if in_flight is not None:
+            self._newest = in_flight.result()
+        return self._newest
 
     def close(self) -> None:
         """Wait for the save in flight and end the thread; raises what the save failed with."""
@@ -86,7 +91,7 @@ class BackgroundSaver:
     def _write(
         self,
         step: int,
-        copies: dict[str, dict[str, Tensor]],
+        written: CheckpointRef | None,
         state: bytes,
         best: Evaluated | None,
         abandons_later: bool,
@@ -94,7 +99,8 @@ class BackgroundSaver:
     ) -> CheckpointRef:
         if after is not None:
             after.result()
-        ref = write(self._fence, step, copies["model"], copies["optimizer"], state)
+        copies = self._copies
+        ref = written or write(self._fence, step, copies["model"], copies["optimizer"], state)
         if abandons_later:
             abandon(self._fence, after=step)
         if best is not None:

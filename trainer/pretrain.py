@@ -179,8 +179,9 @@ def _train(
             run.worker.requests.answer(request)
             _evaluate_when_due(run, model, progress.step, recorder)
             if recorder:
-                # At the start of a phase too: a failure then never goes back to other data.
-                now = progress.step in run.plan.phase_starts or run.stays(progress.step)
+                # At the start of a phase too: a failure then never goes back to other data. And at
+                # the end, before the evaluation.
+                now = progress.step in (*run.plan.phase_starts, steps) or run.stays(progress.step)
                 recorder.save_when_due(model, optimizer, progress, now=now and not urgent)
         evaluation = _evaluate(run, model, steps)
     except DivergenceError as error:

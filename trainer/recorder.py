@@ -261,16 +261,17 @@ class Recorder:
         """Start a checkpoint where `training.checkpoint_seconds` have passed since the last.
 
         And where the weights were evaluated as better than those of every checkpoint so far.
-        One that is still being written puts it off: the other ranks would wait in a collective
-        until that has ended, which takes as long as the store does. (With 0 seconds every step
-        makes one, and waits, as with `now`.) An `urgent` one is committed on return: who asked for
-        it may end this process at any moment, so nothing else is to compete with the writing.
+        One that is still being written puts the former off: the other ranks would wait in a
+        collective until that has ended, which takes as long as the store does. The best weights
+        will be others then, so they wait, as with `now`. (With 0 seconds every step makes one, and
+        waits.) An `urgent` one is committed on return: who asked for it may end this process at any
+        moment, so nothing else is to compete with the writing.
         """
         self._saver.raise_failure()
         seconds = self._config.training.checkpoint_seconds
-        waits = now or urgent or seconds == 0.0
         is_best = self._new_best(progress.step) is not None
-        is_due = waits or is_best or time.monotonic() - self._saved >= seconds
+        waits = now or urgent or is_best or seconds == 0.0
+        is_due = waits or time.monotonic() - self._saved >= seconds
         if not is_due or (self._saver.is_busy and not waits):
             return
         # An update can leave weights that are not finite; the next step will tell, and go back.
@@ -322,7 +323,7 @@ class Recorder:
         """Save the last checkpoint and write result.json, which the manifest is made from."""
         self._save(model, optimizer, progress)
         ref = self._saver.wait()
-        assert ref is not None  # `_save` has just put one in flight
+        assert ref is not None  # the one that `_save` has just put in flight
         result = {
             "checkpoint": ref.to_json(),
             "evaluation": asdict(evaluation),

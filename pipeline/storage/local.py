@@ -8,20 +8,34 @@ import mmap
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from pipeline.errors import LastingStorageError, StorageError
 from pipeline.storage.interface import TEMPORARY_PREFIX, Leftover, conflict, sha256
 
+T = TypeVar("T")
+
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FOLDER_TRIES = 100
 _IN_THE_WAY = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 
 
 def disk_failure(error: OSError) -> type[StorageError]:
     """Return what a disk's refusal is raised as: lasting where the next try meets it again."""
     return LastingStorageError if error.errno in (*_DENIED, *_IN_THE_WAY) else StorageError
+
+
+def _made_in(folder: Path, make: Callable[[], T]) -> T:
+    """Make a folder and, with `make`, something in it."""
+    for _ in range(_FOLDER_TRIES):
+        # Others may remove the folder as empty before there is something in it.
+        with suppress(FileNotFoundError):
+            folder.mkdir(parents=True, exist_ok=True)
+            return make()
+    return make()
 
 
 def _unless_absent(error: OSError) -> None:
@@ -116,10 +130,10 @@ class LocalStorage:
     def replace_if(self, name: str, expected: bytes | None, data: bytes) -> bool:
         path = self._path(name)
         with self._explained("write", name):
-            path.parent.mkdir(parents=True, exist_ok=True)
             # The lock is beside the pointer, since replacing it would put the lock aside; the
             # system releases it when the file is closed, at a kill too.
-            with path.with_name(f"{path.name}.lock").open("ab") as lock:
+            beside = path.with_name(f"{path.name}.lock")
+            with _made_in(path.parent, lambda: beside.open("ab")) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 found = path.read_bytes() if path.exists() else None
                 if found != expected:
@@ -135,8 +149,9 @@ class LocalStorage:
     @contextmanager
     def _temporary(self, path: Path, data: bytes) -> Iterator[str]:
         """Hold `data`, on the disk, in a file beside `path` that is gone after the block."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=path.parent)
+        handle, temporary = _made_in(
+            path.parent, lambda: tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=path.parent)
+        )
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)

@@ -105,6 +105,25 @@ def test_a_request_does_not_wait_for_an_evaluation(
     assert [one["step"] for one in records(resumed, "evaluation")] == list(range(1, STEPS + 1))
 
 
+def test_the_last_steps_weights_are_saved_before_they_are_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {"train": make_rows(64, 32), "held_out": make_rows(16, 32, seed=1)}
+    instances = commit_sets(tmp_path, {32: rows})
+    config = small_config(tmp_path, training={"total_steps": 3, "checkpoint_seconds": 1e6})
+
+    def killed(run: pretrain.Run, model: EncoderForPreTraining, step: int) -> EvalResult:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(pretrain, "_evaluate", killed)
+        train(config, instances)
+    assert saved_steps(tmp_path) == [3]
+    trained = train(config, instances)
+    assert [one["step"] for one in records(trained, "train")] == [1, 2, 3]
+    assert [one["attempt"] for one in records(trained, "train")] == [1, 1, 1]
+
+
 def test_nobody_waits_for_a_checkpoint_of_a_training_that_has_ended() -> None:
     requests = CheckpointRequests()
     first = requests.ask()

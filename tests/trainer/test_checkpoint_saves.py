@@ -39,7 +39,10 @@ def test_a_background_save_is_of_the_tensors_as_they_were(generation: Generation
                 tensor.add_(1)
             state["step"] += 1
             refs.append(saver.wait())
-        assert saver.wait() is None
+        assert saver.wait() == refs[-1]
+        # The step is saved: nothing of it is written again.
+        saver.save(step=3, model=model, optimizer=optimizer, state=state)
+        assert saver.wait() == refs[-1]
     expected, expected_optimizer = tensors(1)
     for step, ref in enumerate(refs, 1):
         assert ref is not None and ref.step == step

@@ -82,6 +82,21 @@ def test_a_checkpoint_that_is_due_while_one_is_being_written_is_put_off(
     assert committed_steps(generation) == [1, 6]
 
 
+def test_the_best_weights_are_saved_though_a_checkpoint_is_being_written(
+    tmp_path: Path, slow_store: threading.Event
+) -> None:
+    recorder, model, generation = recorder_of(tmp_path, seconds=1e-9)
+    optimizer = make_optimizer(model, small_config(tmp_path).optimizer)
+    with recorder:
+        recorder.save_when_due(model, optimizer, Progress(step=1))
+        recorder.evaluation(2, 0, evaluation(4.0))
+        threading.Timer(0.1, slow_store.set).start()
+        recorder.save_when_due(model, optimizer, Progress(step=2))
+    assert committed_steps(generation) == [1, 2]
+    best = read_best(generation)
+    assert best is not None and best.step == 2
+
+
 def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     recorder, model, generation = recorder_of(tmp_path, seconds=0.0)
     optimizer = make_optimizer(model, small_config(tmp_path).optimizer)
