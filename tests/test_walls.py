@@ -151,7 +151,7 @@ def test_the_walls_have_one_gate() -> None:
     assert all(one.startswith("pipeline/__main__.py: from pipeline.jobs") for one in exempt)
 
 
-# What a device does that is no plain CPU: there numpy draws no bits of dropout.
+# What a device does that is no plain CPU: there numba draws no bits of dropout.
 _STEP_WITHOUT_NUMPY = """
 import sys
 sys.modules["numpy"] = None  # as where it is not installed: importing it fails

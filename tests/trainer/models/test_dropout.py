@@ -21,9 +21,11 @@ def test_the_share_that_is_dropped_is_the_probability(probability: float) -> Non
     four_sigma = 4 * math.sqrt(probability * (1 - probability) / mask.numel())
     assert float(mask.mean()) == pytest.approx(1 - probability, abs=four_sigma + 1e-5)
     assert scale == pytest.approx(1 / (1 - probability), rel=1e-4)
-    # Neighbours, whose bits are of one word, agree no more often than chance lets them.
-    same = float((mask[:, :-1] == mask[:, 1:]).double().mean())
-    assert same == pytest.approx(probability**2 + (1 - probability) ** 2, abs=2 * four_sigma)
+    # Neighbours, and those whose bits are of one word, agree as often as chance lets them.
+    flat = mask.flatten()
+    for distance in (1, 1_001, flat.numel() // 8):
+        same = float((flat[:-distance] == flat[distance:]).double().mean())
+        assert same == pytest.approx(probability**2 + (1 - probability) ** 2, abs=2 * four_sigma)
 
 
 def test_torch_seed_fixes_the_masks_and_each_draw_has_its_own() -> None:
