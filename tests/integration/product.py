@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -16,10 +17,10 @@ from pathlib import Path
 import psutil
 
 REPOSITORY = Path(__file__).parents[2]
-# The tests' own folder for Ray, so that they never meet another Ray of this machine; short,
-# because the path of a Unix socket has at most 107 bytes.
-RAY_FOLDER = Path(tempfile.gettempdir(), f"clozeline-{os.getpid()}")
-DEADLINE_SECONDS = 540.0
+# The tests' own folder for Ray, so that they never meet another Ray of this machine, nor what is
+# left of one; short, because the path of a Unix socket has at most 107 bytes.
+RAY_FOLDER = Path("/tmp", f"cz-{secrets.token_hex(4)}")
+DEADLINE_SECONDS = 1500.0
 _POLL_SECONDS = 0.02
 
 
