@@ -51,14 +51,7 @@ class Nodes:
 
     def worker_of(self, node: Command) -> psutil.Process:
         """Return the training worker of a node as soon as it has one."""
-        found: list[psutil.Process] = []
-
-        def look() -> bool:
-            found.extend(processes(node.process.pid, WORKER))
-            return bool(found)
-
-        node.until(look, "the node has a worker")
-        return found[0]
+        return node.workers(WORKER)[0]
 
     def kill(self, node: Command) -> None:
         """`kill -9` a node with all that runs on it."""
