@@ -163,12 +163,15 @@ class Head:
 @pytest.fixture(scope="session")
 def head(ray_folder: None) -> Iterator[Head]:
     """One node of two CPUs with token authentication, ended as it was started: by its process."""
-    port, dashboard = free_port(), free_port()
+    # Without its port the agent that takes jobs does not start; its usual one is of the range that
+    # any connection may have.
+    port, dashboard, agent = free_port(), free_port(), free_port()
     # Off for `ray job submit` and on for a local Ray by default: say it on both sides.
     login = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
     start = (
         *("ray", "start", "--head", "--block", "--num-cpus=2", "--disable-usage-stats"),
-        *(f"--port={port}", f"--dashboard-port={dashboard}", "--object-store-memory=200000000"),
+        *(f"--port={port}", f"--dashboard-port={dashboard}"),
+        *(f"--dashboard-agent-listen-port={agent}", "--object-store-memory=200000000"),
     )
     address = f"127.0.0.1:{port}"
     url = f"http://127.0.0.1:{dashboard}"
