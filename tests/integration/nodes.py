@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import psutil
 
-from tests.integration.product import Command, processes, started, wait_until
+from tests.integration.product import RAY_FOLDER, Command, processes, started, wait_until
 from tests.ports import free_port
 
 WORKER = "ray::RayTrainWorker"
@@ -23,9 +23,11 @@ class Nodes:
         self._stack = stack
         self._cpus = cpus
         self.address = f"127.0.0.1:{free_port()}"
-        login = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
-        self._settings = {**login, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(drain_seconds)}
-        self.join = {**login, "RAY_ADDRESS": self.address}
+        settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+        # Else the address that Ray keeps for `auto` would be this cluster's also after its end.
+        settings["RAY_TMPDIR"] = str(RAY_FOLDER / "nodes")
+        self._settings = {**settings, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(drain_seconds)}
+        self.join = {**settings, "RAY_ADDRESS": self.address}
         """What a command's environment needs to join it."""
         self.nodes: list[Command] = []
         port = self.address.rpartition(":")[2]
@@ -49,14 +51,7 @@ class Nodes:
 
     def worker_of(self, node: Command) -> psutil.Process:
         """Return the training worker of a node as soon as it has one."""
-        found: list[psutil.Process] = []
-
-        def look() -> bool:
-            found.extend(processes(node.process.pid, WORKER))
-            return bool(found)
-
-        node.until(look, "the node has a worker")
-        return found[0]
+        return node.workers(WORKER)[0]
 
     def kill(self, node: Command) -> None:
         """`kill -9` a node with all that runs on it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -16,10 +17,10 @@ from pathlib import Path
 import psutil
 
 REPOSITORY = Path(__file__).parents[2]
-# The tests' own folder for Ray, so that they never meet another Ray of this machine; short,
-# because the path of a Unix socket has at most 107 bytes.
-RAY_FOLDER = Path(tempfile.gettempdir(), f"clozeline-{os.getpid()}")
-DEADLINE_SECONDS = 540.0
+# The tests' own folder for Ray, so that they never meet another Ray of this machine, nor what is
+# left of one; short, because the path of a Unix socket has at most 107 bytes.
+RAY_FOLDER = Path("/tmp", f"cz-{secrets.token_hex(4)}")
+DEADLINE_SECONDS = 1500.0
 _POLL_SECONDS = 0.02
 
 
@@ -79,24 +80,41 @@ class Command:
 
     def kill(self) -> None:
         """`kill -9` the driver, and only it."""
-        self.orphans = psutil.Process(self.process.pid).children(recursive=True)
-        os.kill(self.process.pid, signal.SIGKILL)
+        driver = psutil.Process(self.process.pid)
+        driver.suspend()  # listing takes a while, in which it must not go on
+        self.orphans = driver.children(recursive=True)
+        driver.kill()
         assert self.process.wait(DEADLINE_SECONDS) == -signal.SIGKILL, "it had ended by itself"
 
     def said(self) -> str:
         """What it wrote on its standard output so far."""
         return self._out.read_text()
 
-    def kill_worker(self, title: str) -> None:
-        """`kill -9` one of its Ray workers that is in the middle of the task or actor `title`."""
+    def workers(self, title: str, count: int = 1) -> list[psutil.Process]:
+        """Wait for so many of its Ray workers to be in the middle of the task or actor `title`."""
         found: list[psutil.Process] = []
 
         def look() -> bool:
-            found.extend(processes(self.process.pid, title))
-            return bool(found)
+            found[:] = processes(self.process.pid, title)
+            return len(found) >= count
 
-        self.until(look, f"a worker runs {title}")
-        found[0].kill()
+        self.until(look, f"{count} workers run {title}")
+        return found
+
+    def stop_worker(
+        self, worker: psutil.Process, condition: Callable[[], object], what: str
+    ) -> None:
+        """Stop a training worker as soon as something is true.
+
+        The others wait for it, so that the training cannot end before it goes on or is killed.
+        """
+        self.until(condition, what)
+        worker.suspend()
+
+    def kill_workers(self, title: str) -> None:
+        """`kill -9` its Ray workers that are in the middle of the task or actor `title`."""
+        for one in self.workers(title):
+            one.kill()
 
 
 def processes(parent: int, title: str) -> Iterator[psutil.Process]:
@@ -105,12 +123,15 @@ def processes(parent: int, title: str) -> Iterator[psutil.Process]:
         descendants = psutil.Process(parent).children(recursive=True)
     except psutil.NoSuchProcess:
         return
+    found: set[int] = set()
     for process in descendants:
         try:
-            words = process.cmdline()
+            words, parent_of_it = process.cmdline(), process.ppid()
         except psutil.Error:  # it ended between listing and reading
             continue
-        if words and words[0].startswith(title):
+        # A worker that starts another program is two of its title for a moment.
+        if words and words[0].startswith(title) and parent_of_it not in found:
+            found.add(process.pid)
             yield process
 
 

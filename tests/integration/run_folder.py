@@ -38,8 +38,8 @@ def generations(root: Path) -> set[str]:
 
 
 def markers(root: Path, stage: str, name: str = "**/*") -> list[Path]:
-    """Markers of a stage of a run that has one generation of it."""
-    return sorted(root.glob(f"{stage}/*/markers/{name}.json"))
+    """Markers of a stage of a run that has one generation of it, without what holds their place."""
+    return sorted(path for path in root.glob(f"{stage}/*/markers/{name}.json") if path.is_file())
 
 
 def contents(root: Path) -> dict[str, bytes]:

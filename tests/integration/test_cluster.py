@@ -15,25 +15,31 @@ pytestmark = pytest.mark.ray
 _MOST_PACKAGE_BYTES = 100 << 20  # of a working directory that Ray takes
 
 
-def test_a_submitted_job_does_the_whole_run(
-    undisturbed: Path, config: str, head: Head, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def submitted(config: str, head: Head, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Root of a run of the data half that was submitted as a job."""
+    root = tmp_path_factory.mktemp("submitted")
     submit = ("ray", "job", "submit", "--address", head.dashboard, "--working-dir", ".", "--")
-    command = ("python", "-m", "pipeline", "run", "--config", config, "--root", str(tmp_path))
+    command = ("python", "-m", "pipeline", "run", "--config", config, "--root", str(root))
 
-    def submitted() -> bool:
+    def succeeds() -> bool:
         with started(*submit, *command, **head.join) as job:
             ended = job.wait()
         if "No available agent" in ended.stderr:  # the cluster is up, its job agent not yet
             return False
         return bool(ended.require_success())
 
-    wait_until(submitted, "a job agent")
-    assert differences(contents(undisturbed), contents(tmp_path)) == []
-    require_whole(tmp_path)
+    wait_until(succeeds, "a job agent")
+    return root
 
 
-def test_the_submitted_working_directory_holds_the_code_and_nothing_heavy(head: Head) -> None:
+def test_a_submitted_job_does_the_whole_run(undisturbed: Path, submitted: Path) -> None:
+    assert differences(contents(undisturbed), contents(submitted)) == []
+    require_whole(submitted)
+
+
+@pytest.mark.usefixtures("submitted")
+def test_the_submitted_working_directory_holds_the_code_and_nothing_heavy() -> None:
     packages = RAY_FOLDER.glob("ray/session_2*/runtime_resources/working_dir_files/*")
     (package,) = (path for path in packages if path.is_dir())
     assert (package / "pipeline/__main__.py").is_file()

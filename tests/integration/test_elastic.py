@@ -10,7 +10,7 @@ from tests.integration.conftest import TrainedRun
 from tests.integration.nodes import ray_nodes
 from tests.integration.product import module, started
 from tests.integration.run_folder import copy_data, manifest
-from tests.integration.test_training import STEPS, records, records_of, until_step
+from tests.integration.test_training import records, records_of, stop_after_a_step
 
 pytestmark = pytest.mark.ray
 
@@ -39,7 +39,7 @@ def test_a_training_goes_on_with_fewer_workers_after_a_node_was_lost(
         ray_nodes(2) as cluster,
         started(*command, "--training.min_workers", "1", **cluster.join) as job,
     ):
-        until_step(job, root, STEPS // 3)
+        stop_after_a_step(job, root, cluster.worker_of(cluster.nodes[-1]))
         cluster.kill(cluster.nodes[-1])
         job.wait().require_success()
     require_same_data(root, trained)

@@ -7,14 +7,16 @@ in other bytes, and whoever completed such a unit once more would be refused for
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.integration.corpus import REPEATED_FILES
-from tests.integration.product import module, started
+from tests.integration.product import Command, module, started
 from tests.integration.run_folder import (
     contents,
     current,
@@ -43,6 +45,35 @@ class Seals:
             path.write_bytes(data)
 
 
+def hold(root: Path, marker: Path) -> Path:
+    """Put a pipe in the place of a unit's marker, so that the stage cannot end while it is there.
+
+    Whoever looks whether the unit is done waits in opening it. Returns its path.
+    """
+    gate = root / marker
+    gate.parent.mkdir(parents=True)
+    os.mkfifo(gate)
+    return gate
+
+
+@contextmanager
+def someone_at(gate: Path, job: Command) -> Iterator[None]:
+    """Wait for a worker that `gate` holds: it cannot leave in this block, nor another one come."""
+    ends: list[int] = []
+
+    def look() -> bool:
+        with suppress(OSError):  # nobody reads there
+            ends.append(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(ends)
+
+    job.until(look, f"a worker began {gate}")
+    gate.unlink()
+    try:
+        yield
+    finally:
+        os.close(ends[0])
+
+
 @pytest.mark.slow
 def test_killed_drivers_leave_what_the_same_command_goes_on_from(
     undisturbed: Path, config: str, tmp_path: Path
@@ -64,12 +95,15 @@ def test_killed_drivers_leave_what_the_same_command_goes_on_from(
             ("vocabulary", "count/*", 1),
             ("instances", "build/*", 1),
         ):
+            last = markers(undisturbed, stage, unit)[-1]
+            gate = hold(root, last.relative_to(undisturbed))
             job = running.enter_context(started(*command))
             job.until(
                 partial(lambda s, u, c: len(markers(root, s, u)) >= c, stage, unit, count),
                 f"{count} of {stage} {unit} were done",
             )
             job.kill()
+            gate.unlink()
             # The next one starts at once: the killed one's workers may still be writing.
             done[stage] = len(markers(root, stage, unit))
             assert not (root / stage / "current.json").exists(), f"{stage} was done before the kill"
@@ -95,17 +129,19 @@ def test_killed_workers_are_replaced_and_the_command_ends_well(
     command = module(
         "pipeline", "run", "--config", config, "--root", str(root), "--cluster.workers", "2"
     )
+    gates = {}
+    for stage, unit in (
+        ("documents", "split/*"),
+        ("vocabulary", "count/*"),
+        ("instances", "build/*"),
+    ):
+        found = markers(undisturbed, stage, unit)
+        gates[stage] = hold(root, found[len(found) // 2].relative_to(undisturbed))
     with started(*command) as job:
-        for stage, unit in (
-            ("documents", "split/*"),
-            ("vocabulary", "normalization"),
-            ("instances", "build/*"),
-        ):
-            job.until(
-                lambda stage=stage, unit=unit: markers(root, stage, unit),
-                f"the first of {stage} {unit} was done",
-            )
-            job.kill_worker("ray::Map")
+        for stage, gate in gates.items():
+            with someone_at(gate, job):
+                assert markers(root, stage), f"none of {stage} was done before the kill"
+                job.kill_workers("ray::Map")
             assert not (root / stage / "current.json").exists(), f"{stage} was done before the kill"
         job.wait().require_success()
     assert differences(contents(undisturbed), contents(root)) == []

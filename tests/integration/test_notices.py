@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.integration.nodes import WORKER, ray_nodes
-from tests.integration.product import Command, module, processes, started
+from tests.integration.product import Command, module, started
 from tests.integration.run_folder import copy_data, manifest
 from tests.integration.test_training import attempts, records, trajectory, weights
 from tests.trainer.small_training import stopped_after
@@ -31,9 +32,10 @@ def saved_steps(root: Path) -> list[int]:
     return sorted(int(path.parent.name.split("-")[1]) for path in found)
 
 
-def until_journal(job: Command, root: Path) -> None:
-    """Wait until the run has written its first record: it has hundreds of steps before it."""
-    job.until(lambda: list(root.glob("training/*/metrics.jsonl")), "records of steps")
+def stop_after_a_record(job: Command, root: Path, worker: psutil.Process) -> None:
+    """Stop a worker when the run has written its first record: hundreds of steps are before it."""
+    found = "training/*/metrics.jsonl"
+    job.stop_worker(worker, lambda: list(root.glob(found)), "records of steps")
 
 
 def test_a_worker_that_gets_sigterm_saves_and_a_resume_from_there_ends_as_the_run_itself(
@@ -42,10 +44,12 @@ def test_a_worker_that_gets_sigterm_saves_and_a_resume_from_there_ends_as_the_ru
     steps = 400
     whole = copy_data(undisturbed, tmp_path / "whole")
     with started(*command(config, whole, steps)) as job:
-        until_journal(job, whole)
-        reached = len(records_so_far(whole))
         # The one that is not rank 0: the ranks have to agree.
-        list(processes(job.process.pid, WORKER))[-1].send_signal(signal.SIGTERM)
+        worker = job.workers(WORKER, 2)[-1]
+        stop_after_a_record(job, whole, worker)
+        reached = len(records_so_far(whole))
+        worker.send_signal(signal.SIGTERM)
+        worker.resume()
         job.until(lambda: saved_steps(whole), "a checkpoint was committed")
         job.wait().require_success()
     assert len(attempts(whole)) == 1, "the notice ended the worker"
@@ -76,8 +80,11 @@ def test_a_node_that_is_drained_is_saved_from_and_the_other_goes_on(
         ray_nodes(2) as cluster,
         started(*command(config, root, steps, *least), **cluster.join) as job,
     ):
-        until_journal(job, root)
-        cluster.give_notice(cluster.nodes[-1])
+        node = cluster.nodes[-1]
+        worker = cluster.worker_of(node)
+        stop_after_a_record(job, root, worker)
+        cluster.give_notice(node)
+        worker.resume()
         job.until(lambda: saved_steps(root), "a checkpoint was committed")
         job.wait().require_success()
     assert manifest(root, "training")["sequences_seen"] == steps * BATCH

@@ -52,7 +52,7 @@ def test_two_jobs_that_do_the_same_through_faults_leave_what_one_leaves_undistur
         with started(*command, **settings) as one, started(*command, **settings) as other:
             wait_until(lambda: proxy.injected["hang"], "a worker is in the middle of an upload")
             for job in (one, other):  # it is a worker of one of them
-                job.kill_worker("ray::Map")
+                job.kill_workers("ray::Map")
             ends = [job.wait().require_success() for job in (one, other)]
         assert proxy.injected == {fault.kind: fault.times for fault in FAULTS}
     stored = dict(store.list(""))

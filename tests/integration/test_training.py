@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.conftest import TrainedRun
+from tests.integration.nodes import WORKER
 from tests.integration.product import Command, module, started
 from tests.integration.run_folder import copy_data, current, manifest
 from trainer.checkpoint import latest
@@ -54,14 +56,10 @@ def attempts(root: Path) -> list[Path]:
     return sorted(root.glob("training/*/attempts/*.json"))
 
 
-def until_step(job: Command, root: Path, step: int) -> None:
-    """Wait until a checkpoint of that step or a later one is committed."""
-
-    def reached() -> bool:
-        found = root.glob("training/*/checkpoints/step-*/manifest.json")
-        return any(int(path.parent.name.split("-")[1]) >= step for path in found)
-
-    job.until(reached, f"step {step}")
+def stop_after_a_step(job: Command, root: Path, worker: psutil.Process) -> None:
+    """Stop a worker when the first checkpoint is committed, so that steps remain to be done."""
+    found = "training/*/checkpoints/step-*/manifest.json"
+    job.stop_worker(worker, lambda: list(root.glob(found)), "a checkpoint was committed")
 
 
 def require_same_training(root: Path, undisturbed: TrainedRun) -> None:
@@ -122,10 +120,11 @@ def test_a_training_that_lost_workers_ends_as_the_undisturbed_one(
     command = module("trainer", "pretrain", "--config", config, "--root", str(root))
     pointer = root / "instances" / "current.json"
     with started(*command) as job:
-        until_step(job, root, STEPS // 2)
+        worker = job.workers(WORKER, 2)[0]
+        stop_after_a_step(job, root, worker)
         # Whatever becomes current meanwhile: a training goes on with the shards it began with.
         pointer.rename(tmp_path / "current.json")
-        job.kill_worker("ray::RayTrainWorker")
+        worker.kill()
         job.wait().require_success()
     (tmp_path / "current.json").rename(pointer)
     assert len(attempts(root)) >= 2
@@ -139,8 +138,10 @@ def test_a_training_whose_driver_was_killed_goes_on_with_the_same_command(
     root = copy_data(undisturbed, tmp_path)
     command = module("trainer", "pretrain", "--config", config, "--root", str(root))
     with started(*command) as job:
-        until_step(job, root, STEPS // 2)
+        worker = job.workers(WORKER, 2)[0]
+        stop_after_a_step(job, root, worker)
         job.kill()
+        worker.resume()
         assert not (root / "training" / "current.json").exists()
         # At once: the orphans may still save a checkpoint or two.
         with started(*command) as again:

@@ -31,7 +31,7 @@ def run_python(code: str, *arguments: str) -> str:
         cwd=CHECKOUT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -16,7 +16,10 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallo
 
 # Blocks as large as tensors: 4 to 96 MiB, both sides of the 64 MiB heap of a thread.
 _PROGRAM = """
-import resource, sys, threading
+import ctypes, resource, sys, threading
+
+# PR_SET_THP_DISABLE: where huge pages are given unasked, a fault brings 512 pages.
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)
 
 def step():
     blocks = [bytearray(size << 20) for size in (4, 24, 40, 96)]

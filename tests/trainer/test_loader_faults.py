@@ -110,7 +110,8 @@ def test_closing_ends_the_threads_also_with_steps_not_taken(instances: InstanceS
     names = {thread.name.rpartition("_")[0] for thread in set(threading.enumerate()) - before}
     assert names == {"loader", "loader-read"}
     loader.close()
-    assert set(threading.enumerate()) == before
+    # One that another test left may end meanwhile.
+    assert not set(threading.enumerate()) - before
 
 
 def test_a_slow_consumer_does_not_make_the_loader_run_ahead(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,21 +44,27 @@ def go_on(root: Path) -> Generation:
     return train(config, two_lengths(root / "same"))
 
 
+def warnings_of_passing_over(generation: Generation) -> list[dict[str, Any]]:
+    """Not those of a machine on which a step waits for data."""
+    return [one for one in records(generation, "warning") if "passed over" in one["text"]]
+
+
 def test_a_damaged_newest_checkpoint_is_passed_over_and_the_run_says_so(tmp_path: Path) -> None:
     generation, checkpoints = trained(tmp_path)
     weights, _ = last_state(generation)
     flip(checkpoints[-1] / MODEL)
     (checkpoints[-2] / MANIFEST).unlink()
     resumed = go_on(tmp_path)
-    told = [one["text"] for one in records(resumed, "warning")]
+    warnings = warnings_of_passing_over(resumed)
+    told = [one["text"] for one in warnings]
     assert len(told) == 2 and all("a checkpoint was passed over" in text for text in told)
     assert checkpoints[-1].name in told[0] and "bytes were changed" in told[0]
     assert "the save did not end" in told[1]
-    assert {one["step"] for one in records(resumed, "warning")} == {10}
+    assert {one["step"] for one in warnings} == {10}
     found, state = last_state(resumed)
     assert state["step"] == 12
     assert all(torch.equal(found[name], weights[name]) for name in weights)
-    report = metrics_of(records(resumed, "warning"), {"steps": 12, "evaluation": {}})
+    report = metrics_of(warnings, {"steps": 12, "evaluation": {}})
     assert [one["text"] for one in report.warnings] == told
 
 
