@@ -23,7 +23,7 @@ def test_each_operation_survives_a_fault_of_each_kind(
     proxied: Storage, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What two faults cost, and longer than any answer of the real server takes.
-    monkeypatch.setattr(s3_client, "READ_SECONDS", 5.0)
+    monkeypatch.setattr(s3_client, "READ_SECONDS", 3.0)
     proxied = open_storage(proxied.uri)
     operations: list[tuple[Callable[[], object], object]] = [
         (proxied.prepare, None),
