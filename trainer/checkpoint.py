@@ -183,6 +183,15 @@ def had_checkpoints(generation: Generation) -> bool:
     return bool(committed(generation)) or (has_pointer and newest_first(storage, generation) != [])
 
 
+def missing_newest(generation: Generation) -> tuple[str, ...]:
+    """Return what is wrong where latest.json names a checkpoint of which there is nothing left."""
+    storage, name = generation.storage, generation.name(POINTER)
+    pointed = None if storage.size(name) is None else _pointed(storage.read(name))
+    if pointed is None or (pointed.step, pointed.attempt) in newest_first(storage, generation):
+        return ()
+    return (f"{storage.uri}/{generation.name(pointed.name)}: was the newest, and is not there",)
+
+
 def _point(storage: Storage, fence: AttemptFence, ref: CheckpointRef) -> None:
     """Move latest.json to `ref`; ConflictError if a later attempt has moved it."""
     name = fence.generation.name(POINTER)

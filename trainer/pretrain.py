@@ -24,7 +24,7 @@ from trainer.loader import Loader, StepBatches, evaluation_batches
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer
 from trainer.progress import Progress
-from trainer.ranks import Worker
+from trainer.ranks import Worker, from_rank_zero
 from trainer.recorder import Recorder, training_metrics
 from trainer.restore import Failure, restore
 from trainer.run_plan import loader_phases, step_plan
@@ -149,8 +149,8 @@ def _train(
     try:
         # A run that was stopped before the evaluation of its last step does it now.
         is_late = not is_evaluated and _evaluate_when_due(run, model, progress.step, recorder)
-        if is_late and recorder:
-            recorder.save_when_due(model, optimizer, progress)
+        if is_late:
+            _save_when_due(run, recorder, model, optimizer, progress, may_wait=True)
         while progress.step < steps:
             started = time.monotonic()
             batches = next(loader)
@@ -173,16 +173,18 @@ def _train(
                     is_last=progress.step == steps,
                 )
             urgent = result.checkpoint_asked
-            if recorder and urgent:
+            if urgent:
                 # Before an evaluation, which takes longer than there may be time.
-                recorder.save_when_due(model, optimizer, progress, urgent=True)
+                _save_when_due(run, recorder, model, optimizer, progress, urgent=True)
             run.worker.requests.answer(request)
-            _evaluate_when_due(run, model, progress.step, recorder)
-            if recorder:
-                # At the start of a phase too: a failure then never goes back to other data. And at
-                # the end, before the evaluation.
-                now = progress.step in (*run.plan.phase_starts, steps) or run.stays(progress.step)
-                recorder.save_when_due(model, optimizer, progress, now=now and not urgent)
+            is_evaluated = _evaluate_when_due(run, model, progress.step, recorder)
+            # At the start of a phase too: a failure then never goes back to other data. And at the
+            # end, before the evaluation.
+            now = progress.step in (*run.plan.phase_starts, steps) or run.stays(progress.step)
+            now = now and not urgent
+            _save_when_due(
+                run, recorder, model, optimizer, progress, now=now, may_wait=is_evaluated
+            )
         evaluation = _evaluate(run, model, steps)
     except DivergenceError as error:
         before = progress.loader or loader.plan.start(None)
@@ -197,6 +199,33 @@ def _train(
         recorder.evaluation(steps, run.phase(steps), evaluation)
         recorder.finish(model, optimizer, progress, evaluation, run.instances(steps))
     return None
+
+
+def _save_when_due(
+    run: Run,
+    recorder: Recorder | None,
+    model: EncoderForPreTraining,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    *,
+    now: bool = False,
+    urgent: bool = False,
+    may_wait: bool = False,
+) -> None:
+    """Save as the recorder does; all ranks call it, with the same arguments.
+
+    Where rank 0 may wait for the store the others wait for it by notices: in a collective they
+    would give up after a while, and the run would lose what is being written.
+    """
+
+    def save() -> None:
+        if recorder:
+            recorder.save_when_due(model, optimizer, progress, now=now, urgent=urgent)
+
+    if now or urgent or may_wait or run.config.training.checkpoint_seconds == 0.0:
+        from_rank_zero(run.worker, save)
+    else:
+        save()
 
 
 def _evaluate_when_due(

@@ -22,7 +22,7 @@ from trainer.journal import Journal
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import optimizer_tensors
 from trainer.progress import Progress
-from trainer.retention import Evaluated, read_best
+from trainer.retention import BEST, Evaluated, read_best
 from trainer.step import EvalResult, StepResult
 
 # What the metrics call the loss of an objective's pairs.
@@ -116,6 +116,9 @@ class Recorder:
         self._window = Window()
         self._started = self._saved = time.monotonic()
         self._is_started = self._is_evaluated = self._told_of_waiting = False
+        has_best = fence.generation.storage.size(fence.generation.name(BEST)) is not None
+        if self._best is None and has_best:
+            self.warn(progress.step, f"{BEST} names no checkpoint that is there: the best is anew")
 
     def __enter__(self) -> Recorder:
         return self

@@ -12,7 +12,15 @@ import torch
 from pipeline.commit import Generation
 from pipeline.errors import CorruptError
 from trainer.attempt_fence import AttemptFence
-from trainer.checkpoint import CheckpointRef, adopt, had_checkpoints, latest, load, withdraw
+from trainer.checkpoint import (
+    CheckpointRef,
+    adopt,
+    had_checkpoints,
+    latest,
+    load,
+    missing_newest,
+    withdraw,
+)
 from trainer.data.plan import DataPlan, LoaderState
 from trainer.divergence import DivergenceError
 from trainer.journal import read_journal
@@ -93,6 +101,7 @@ def restore(
         fence = AttemptFence.take(generation)
         while True:
             ref, passed_over = latest(generation)
+            passed_over = (*missing_newest(generation), *passed_over)
             if ref is not None and failed is not None:
                 ref = _to_go_back_to(generation, ref, failed.progress)
             if ref is None or adopt(fence, ref):

@@ -78,11 +78,13 @@ def abandon(fence: AttemptFence, *, after: int) -> None:
     """Withdraw the checkpoints of later steps than `after`, to which the run has gone back.
 
     They would be taken for the newest. The one that was made last goes last, so that a run that is
-    killed in between finds it.
+    killed in between finds it. best.json goes with what it names.
     """
     for step, attempt in reversed(committed(fence.generation)):
         if step > after:
             withdraw(fence.generation, step, attempt)
+    if read_best(fence.generation) is None:
+        fence.generation.storage.delete(fence.generation.name(BEST))
 
 
 def retain(fence: AttemptFence, *, keep: int, keep_every_steps: int = 0) -> tuple[str, ...]:

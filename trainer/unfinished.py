@@ -48,7 +48,7 @@ def refuse_changed(generation: Generation, facts: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"{generation.root}/{prefix}: a training of other settings lies here unfinished, at "
             f"step {step} ({'; '.join(differences(theirs, _keys(facts)))}). Set them back to go on "
-            "with it, or begin a new one with --training.beside_unfinished True"
+            "with it, or begin a new one with --training.beside_unfinished"
         )
 
 

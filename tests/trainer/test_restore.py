@@ -19,7 +19,7 @@ from trainer.checkpoint import MANIFEST, MODEL, CheckpointRef, adopt, committed,
 from trainer.progress import Progress, Rollback
 from trainer.report.finished_run import metrics_of
 from trainer.restore import _to_go_back_to
-from trainer.retention import abandon, retain
+from trainer.retention import BEST, abandon, retain
 
 
 @pytest.fixture
@@ -66,6 +66,18 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_the_run_says_so(tmp_path
     assert all(torch.equal(found[name], weights[name]) for name in weights)
     report = metrics_of(warnings, {"steps": 12, "evaluation": {}})
     assert [one["text"] for one in report.warnings] == told
+
+
+def test_a_newest_and_a_best_that_are_named_but_not_there_are_told_of(tmp_path: Path) -> None:
+    generation, checkpoints = trained(tmp_path)
+    shutil.rmtree(checkpoints[-1])
+    best = tmp_path / generation.name(BEST)
+    best.write_text(best.read_text().replace("checkpoints/step", "checkpoints/of/another/machine"))
+    resumed = go_on(tmp_path)
+    texts = [one["text"] for one in records(resumed, "warning")]
+    assert any(f"{checkpoints[-1].name}: was the newest, and is not there" in one for one in texts)
+    assert any("best.json names no checkpoint that is there" in one for one in texts)
+    assert last_state(resumed)[1]["step"] == 12
 
 
 def test_a_run_none_of_whose_checkpoints_verifies_is_not_begun_anew(tmp_path: Path) -> None:

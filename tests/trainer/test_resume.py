@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +26,8 @@ from tests.trainer.small_training import (
     two_lengths,
     what_was_learned,
 )
-from trainer import ranks
+from trainer import background_saver, ranks
+from trainer.checkpoint import CheckpointRef, committed, write
 from trainer.config import TrainerConfig
 from trainer.ranks import Worker
 
@@ -63,11 +67,28 @@ def train_and_resume(folder: Path, worker: Worker) -> None:
         train(config_at(root, worker.world_size), instances, worker)
 
 
+def train_on_a_slow_store(root: Path, worker: Worker) -> None:
+    """A run whose first checkpoint takes longer than its steps, and than a collective waits."""
+
+    def late(*arguments: Any) -> CheckpointRef:
+        time.sleep(4.0)
+        return write(*arguments)
+
+    settings = {"total_steps": 3, "checkpoint_seconds": 1e-9, "lanes": 2, "workers": 2}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(background_saver, "write", late)
+        train(small_config(root, training=settings), InstanceSet.open(str(root), 16), worker)
+
+
 def rank_worker(rank: int, folder: str) -> None:
     """Train in groups of the first two, three and four ranks, and two ranks on poisoned data."""
     torch.set_num_threads(1)
     ranks._NOTICE_SECONDS = 0.001  # so that many notices go out before rank 0 has decided
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=4)
+    impatient = dist.new_group([0, 1], timeout=timedelta(seconds=2))
+    if rank < 2:
+        worker = Worker(rank, 2, torch.device("cpu"), impatient)
+        train_on_a_slow_store(Path(folder) / "slow", worker)
     for size in (2, 3, 4):
         group = dist.new_group(list(range(size)))
         if rank < size:
@@ -90,6 +111,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         two_lengths(folder / str(size) / "whole")
     # Each lane has half of every step: the bad record batch lies in two steps, half of each.
     poisoned.instances_at(folder / "poisoned")
+    two_lengths(folder / "slow")
     train_and_resume(folder / "1", CPU)
     torch.multiprocessing.spawn(rank_worker, args=(str(folder),), nprocs=4)
     return folder
@@ -128,3 +150,9 @@ def test_two_ranks_go_back_together(trained: Path) -> None:
     assert len(state["rollbacks"]) == 2
     assert state["step"] == poisoned.STEPS
     assert state["sequences_seen"] == poisoned.STEPS * poisoned.BATCH
+
+
+def test_the_other_ranks_wait_for_a_slow_store_longer_than_for_a_collective(trained: Path) -> None:
+    run = generation_at(trained / "slow")
+    assert committed(run) == [(3, 1), (1, 1)]
+    assert [one["attempt"] for one in records(run, "train")] == [1, 1, 1]

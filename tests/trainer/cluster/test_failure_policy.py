@@ -16,6 +16,7 @@ from pipeline.errors import (
 )
 from pipeline.ray_session import our_error
 from trainer.cluster.failure_policy import LastingFailures, healed_by_restart
+from trainer.cluster.worker import faults_told
 
 LASTING = (
     ClusterError,
@@ -52,6 +53,16 @@ def test_the_lasting_failure_of_any_worker_ends_the_run_with_itself() -> None:
     with pytest.raises(LastingStorageError, match=r"s\.arrow"):
         LastingFailures().after_exception(None, {0: StorageError("no answer"), 1: gone})
     LastingFailures().after_exception(None, {0: lost, 1: StorageError("no answer")})
+
+
+def test_a_fault_of_the_program_ends_the_run_and_says_on_which_rank_and_where() -> None:
+    told = r"rank 1: KeyError: 'x'\n.* \(.*policy\.py:\d+\)"
+    with pytest.raises(TrainingError, match=told), faults_told(1):
+        {}["x"]
+    for error in (RuntimeError("Connection closed by peer"), ConfigError("batch_size"), OSError()):
+        with pytest.raises(type(error)) as raised, faults_told(1):
+            raise error
+        assert raised.value is error
 
 
 @pytest.mark.parametrize("pickled", [False, True])
