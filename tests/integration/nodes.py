@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import psutil
 
-from tests.integration.product import RAY_FOLDER, Command, processes, started, wait_until
+from tests.integration.product import RAY_FOLDER, Command, processes, started
 from tests.ports import free_port
 
 WORKER = "ray::RayTrainWorker"
@@ -75,8 +75,3 @@ def ray_nodes(count: int, *, cpus: int = 1, drain_seconds: int = 10) -> Iterator
         for _ in range(count):
             cluster.add()
         yield cluster
-
-
-def wait_for_workers(cluster: Nodes, count: int) -> None:
-    """Wait until that many training workers run."""
-    wait_until(lambda: len(cluster.workers()) == count, f"{count} workers")
