@@ -68,6 +68,21 @@ def test_a_decoder_that_is_not_tied_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    "name", ["bert", "roberta", "albert", "modern", "bert-encoder", "modern-encoder"]
+)
+def test_a_decoder_of_its_own_is_refused_where_there_is_a_decoder(name: str) -> None:
+    # Refused though the two are equal in the file: trained on, they would not stay so.
+    case = next(case for case in CASES if case.name == name)
+    twin = case.twin()
+    config = {**case.config_json(twin), "tie_word_embeddings": False}
+    if case.encoder_only:
+        assert not import_state_dict(twin.state_dict(), config).heads.masked_lm
+        return
+    with pytest.raises(InputError, match=r"config\.json: tie_word_embeddings = false: only true"):
+        import_state_dict(twin.state_dict(), config)
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda tensor: tensor * torch.nan, r"has NaN or infinite values \(32 of 32\)"),
@@ -159,6 +174,9 @@ def test_settings_that_our_encoder_has_not_are_refused_by_key_and_value(
         ([1], "must be a table with a table full_attention"),
         ({"full_attention": 5}, "must be a table with a table full_attention"),
         ({"full_attention": {"rope_theta": "x"}}, r"full_attention\.rope_theta must be a number"),
+        ({"full_attention": {"rope_theta": None}}, r"full_attention\.rope_theta must be a number"),
+        ({"full_attention": {"rope_type": "linear", "factor": 2.0}}, 'only rope_type "default"'),
+        ({"sliding_attention": {"type": "linear", "factor": 2.0}}, 'only type "default"'),
     ],
     ids=str,
 )
@@ -167,6 +185,35 @@ def test_malformed_rotary_settings_are_refused_by_key(value: Any, remedy: str) -
     twin = case.twin()
     config = {**case.config_json(twin), "rope_parameters": value}
     with pytest.raises(InputError, match=rf"rope_parameters = .*: {remedy}"):
+        import_state_dict(twin.state_dict(), config)
+
+
+@pytest.mark.parametrize("with_parameters", [True, False])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+            r"rope_scaling = \{.*: only nul",
+        ),
+        ({"rope_scaling": {"rope_type": "default", "rope_theta": 99}}, "rope_scaling = .*only nul"),
+        ({"sliding_window": 2}, r"sliding_window = 2: must be half of local_attention = 10"),
+        ({"rope_scaling": None, "sliding_window": 5}, ""),
+    ],
+    ids=str,
+)
+def test_what_else_sets_modernberts_angles_and_windows_agrees_or_is_refused(
+    changed: dict[str, Any], message: str, with_parameters: bool
+) -> None:
+    case = next(case for case in CASES if case.name == "modern")
+    twin = case.twin()
+    config = {**case.config_json(twin), **changed}
+    if not with_parameters:
+        del config["rope_parameters"]
+    if not message:
+        assert import_state_dict(twin.state_dict(), config).config.local_attention_window == 10
+        return
+    with pytest.raises(InputError, match=rf"config\.json: {message}"):
         import_state_dict(twin.state_dict(), config)
 
 

@@ -94,6 +94,15 @@ def _read_config(table: ConfigJson) -> ModelConfig:
     for key in ("attention_dropout", "mlp_dropout"):
         table.one_of(key, (0.0,), 0.0)
     layers = table.integer("num_hidden_layers")
+    # transformers would turn every angle by it, whatever rope_parameters says.
+    if table.table.get("rope_scaling") is not None:
+        raise table.error("rope_scaling", "only null can be imported: ours scales no angles")
+    window = table.integer("local_attention", 128)
+    # transformers 5 takes the window from here, transformers 4 from local_attention.
+    if table.integer("sliding_window", window // 2) != window // 2:
+        raise table.error(
+            "sliding_window", f"must be half of local_attention = {window}; correct one of the two"
+        )
     return table.model_config(
         architecture="modern",
         attention_probs_dropout_prob=0.0,
@@ -108,7 +117,7 @@ def _read_config(table: ConfigJson) -> ModelConfig:
         initializer_range=table.number("initializer_range", 0.02),
         intermediate_size=table.integer("intermediate_size"),
         layer_norm_eps=table.number("norm_eps", 1e-5),
-        local_attention_window=table.integer("local_attention", 128),
+        local_attention_window=window,
         local_rope_theta=_rope_theta(table, "sliding_attention", "local_rope_theta", 10_000.0),
         max_position_embeddings=table.integer("max_position_embeddings"),
         norm_position="pre",
@@ -138,15 +147,23 @@ def _global_attention_every(table: ConfigJson, layers: int) -> int:
 
 
 def _rope_theta(table: ConfigJson, kind: str, old_key: str, default: float) -> float:
+    """Return the base of one kind's angles; InputError for what else would change them."""
     by_kind = table.table.get("rope_parameters") or {}
     parameters = (by_kind.get(kind) or {}) if isinstance(by_kind, dict) else by_kind
     if not isinstance(parameters, dict):
         raise table.error("rope_parameters", f"must be a table with a table {kind}")
-    if parameters.get("rope_type", "default") != "default":
-        raise table.error("rope_parameters", 'only rope_type "default" can be imported')
-    theta = parameters.get("rope_theta")
-    if theta is None:
+    # "type" is the first name of "rope_type", which transformers still reads.
+    for key in ("rope_type", "type"):
+        if parameters.get(key, "default") != "default":
+            raise table.error(
+                "rope_parameters", f'only {key} "default" can be imported, in {kind} as well'
+            )
+    if "rope_theta" not in parameters:
+        # Absent is the default; null is another base in transformers 4, and none in 5.
+        if table.table.get(old_key, default) is None:
+            raise table.error(old_key, "must be a number")
         return table.number(old_key, default)
+    theta = parameters["rope_theta"]
     if not isinstance(theta, int | float) or isinstance(theta, bool):
         raise table.error("rope_parameters", f"{kind}.rope_theta must be a number")
     return float(theta)

@@ -111,6 +111,12 @@ def import_state_dict(
     said = family.classes.get(class_name or "", Heads())
     base = family.base if said.masked_lm else family.base_of(theirs)
     heads = family.heads_of(theirs, said, base)
+    # Without the head the key means nothing: there is no decoder.
+    if heads.masked_lm and table.table.get("tie_word_embeddings", True) is not True:
+        raise table.error(
+            "tie_word_embeddings",
+            "only true can be imported: our decoder is the embeddings, not a second parameter",
+        )
     model_config = family.refine_config(family.read_config(table), theirs, base)
     vocab_size = table.integer("vocab_size")
     pad_token_id = table.integer("pad_token_id", family.default_pad_token_id)
