@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -164,7 +165,8 @@ def _rope_theta(table: ConfigJson, kind: str, old_key: str, default: float) -> f
             raise table.error(old_key, "must be a number")
         return table.number(old_key, default)
     theta = parameters["rope_theta"]
-    if not isinstance(theta, int | float) or isinstance(theta, bool):
+    number = isinstance(theta, int | float) and not isinstance(theta, bool)
+    if not number or not abs(theta) <= sys.float_info.max:
         raise table.error("rope_parameters", f"{kind}.rope_theta must be a number")
     return float(theta)
 

@@ -16,6 +16,9 @@ from trainer.convert.weights_file import CONFIG, VOCABULARY, parse_files, read_c
 from trainer.models.encoder_model import EncoderForPreTraining, EncoderModel, PairHead
 from trainer.settings.model import ModelConfig
 
+# Far beyond any vocabulary there is, as vocabulary.vocab_size: torch fails on what is larger.
+_MOST_ENTRIES = 1 << 24
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedModel:
@@ -120,10 +123,17 @@ def import_state_dict(
     model_config = family.refine_config(family.read_config(table), theirs, base)
     vocab_size = table.integer("vocab_size")
     pad_token_id = table.integer("pad_token_id", family.default_pad_token_id)
-    if vocab_size < 1:
-        raise table.error("vocab_size", "must be at least 1")
+    if not 1 <= vocab_size <= _MOST_ENTRIES:
+        raise table.error("vocab_size", f"must be in [1, {_MOST_ENTRIES}]")
     if not 0 <= pad_token_id < vocab_size:
         raise table.error("pad_token_id", f"must be an id of the vocabulary, [0, {vocab_size})")
+    first = model_config.first_position(pad_token_id)
+    if first >= model_config.max_position_embeddings:
+        raise table.error(
+            "max_position_embeddings",
+            f"leaves no position for a token: behind pad_token_id = {pad_token_id} the first has "
+            f"row {first}",
+        )
     twin = family.twin(model_config, heads, base)
     model = _empty_model(model_config, vocab_size, pad_token_id, heads)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
