@@ -33,9 +33,29 @@ def test_a_folder_and_a_file_in_it_are_read(folder: Path) -> None:
         assert found.model.config == TINY
         assert all(torch.equal(found.model.state[name], value) for name, value in state.items())
     (folder / "vocab.txt").unlink()
+    (folder / "tokenizer.json").unlink()
     without = import_folder(str(folder))
     assert without.vocab_txt is None
     assert without.sha256 != found.sha256
+
+
+def test_the_vocabulary_of_tokenizer_json_stands_for_vocab_txt(folder: Path) -> None:
+    # Both names: transformers 5 saves no vocab.txt.
+    before = import_folder(str(folder))
+    (folder / "vocab.txt").unlink()
+    found = import_folder(str(folder))
+    assert found.vocab_txt == make_source().vocab_txt
+    assert found.vocabulary_uri == f"{folder}/tokenizer.json"
+    assert found.sha256 == before.sha256
+    path = folder / "tokenizer.json"
+    table = json.loads(path.read_text())
+    table["model"]["vocab"]["the"] = 99
+    path.write_text(json.dumps(table))
+    with pytest.raises(InputError, match=rf"{path}: no entry has id \d+ of 99: .* without a hole"):
+        import_folder(str(folder))
+    table["model"]["type"] = "BPE"
+    path.write_text(json.dumps(table))
+    assert import_folder(str(folder)).vocab_txt is None
 
 
 def test_the_decoder_is_the_embedding_after_an_import(folder: Path) -> None:

@@ -12,7 +12,7 @@ from pipeline.errors import InputError
 from trainer.convert.config_json import ConfigJson
 from trainer.convert.families import family_of_checkpoint
 from trainer.convert.names import Heads, plain_names, to_ours
-from trainer.convert.weights_file import CONFIG, VOCABULARY, parse_files, read_checkpoint
+from trainer.convert.weights_file import CONFIG, parse_files, read_checkpoint
 from trainer.models.encoder_model import EncoderForPreTraining, EncoderModel, PairHead
 from trainer.settings.model import ModelConfig
 
@@ -50,7 +50,11 @@ class ImportedFolder:
     """Of the weights."""
     model: ImportedModel
     vocab_txt: bytes | None
-    """None where the folder has none: its tokenizer is no WordPiece."""
+    """Of vocab.txt or, without one, of tokenizer.json; None where neither is of a WordPiece."""
+    vocabulary_uri: str
+    """Of the file that holds it; empty without one."""
+    tokenizer: Mapping[str, Any]
+    """tokenizer.json; empty where the folder has none."""
     tokenizer_config: Mapping[str, Any]
     """tokenizer_config.json; empty where the folder has none."""
     sha256: str
@@ -62,8 +66,8 @@ def import_folder(path: str) -> ImportedFolder:
     """Read a checkpoint of transformers: a folder, local or s3://, or a weights file in one.
 
     Read are config.json, model.safetensors (or pytorch_model.bin, of which tensors only are
-    taken; whole or split, with an index) and vocab.txt. Weights of half precision become float32,
-    which holds them exactly.
+    taken; whole or split, with an index) and vocab.txt, or the vocabulary of tokenizer.json.
+    Weights of half precision become float32, which holds them exactly.
 
     Raises InputError, naming the file, where one is missing, cut short or damaged; for a model
     that is not BERT, RoBERTa, ALBERT or ModernBERT or has a setting that our encoder has not;
@@ -84,13 +88,15 @@ def import_folder(path: str) -> ImportedFolder:
         entries = len(files.vocab_txt.removesuffix(b"\n").split(b"\n"))
         if entries > model.vocab_size:
             raise InputError(
-                f"{folder}/{VOCABULARY}: has {entries} entries, the embeddings have "
+                f"{files.vocabulary_uri}: has {entries} entries, the embeddings have "
                 f"{model.vocab_size} rows: it belongs to another model"
             )
     return ImportedFolder(
         uri=files.uri,
         model=replace(model, state={name: tensor.float() for name, tensor in model.state.items()}),
         vocab_txt=files.vocab_txt,
+        vocabulary_uri=files.vocabulary_uri,
+        tokenizer=files.tokenizer,
         tokenizer_config=files.tokenizer_config,
         sha256=files.sha256,
     )

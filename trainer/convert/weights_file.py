@@ -16,9 +16,11 @@ from torch import Tensor
 from pipeline.contract import canonical_json
 from pipeline.errors import InputError
 from pipeline.storage import Storage, open_storage, sha256
+from pipeline.vocabulary import vocab_txt, wordpiece_entries
 
 CONFIG = "config.json"
 VOCABULARY = "vocab.txt"
+TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 # In the order they are looked for: safetensors cannot run code and is read faster.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -46,7 +48,12 @@ class CheckpointFiles:
     weights: Mapping[str, bytes]
     """By the file's URI: one, or those of the index."""
     vocab_txt: bytes | None
-    """None where the folder has no vocab.txt: its tokenizer is another one."""
+    """Of vocab.txt or, where the folder has none, of tokenizer.json; None where that holds no
+    WordPiece either."""
+    vocabulary_uri: str
+    """Of the file that holds it; empty without one."""
+    tokenizer: Mapping[str, Any]
+    """tokenizer.json; empty where the folder has none."""
     tokenizer_config: Mapping[str, Any]
     """Empty where the folder has none."""
 
@@ -75,15 +82,26 @@ def read_checkpoint(path: str) -> CheckpointFiles:
     found = [name for name in wanted if storage.size(name) is not None]
     if not found:
         raise InputError(f"{folder}: has no {' and no '.join(names)}: name a checkpoint's folder")
+    tokenizer = _read_json_or_nothing(storage, TOKENIZER)
+    vocabulary, vocabulary_name = _read_vocabulary(storage, tokenizer)
     return CheckpointFiles(
         uri=f"{storage.uri}/{found[0]}",
         config=_read_config(storage),
         weights=_read_weights(storage, found[0]),
-        vocab_txt=_read(storage, VOCABULARY) if storage.size(VOCABULARY) is not None else None,
-        tokenizer_config={}
-        if storage.size(TOKENIZER_CONFIG) is None
-        else _read_json(storage, TOKENIZER_CONFIG),
+        vocab_txt=vocabulary,
+        vocabulary_uri=f"{storage.uri}/{vocabulary_name}" if vocabulary_name else "",
+        tokenizer=tokenizer,
+        tokenizer_config=_read_json_or_nothing(storage, TOKENIZER_CONFIG),
     )
+
+
+def _read_vocabulary(storage: Storage, tokenizer: Mapping[str, Any]) -> tuple[bytes | None, str]:
+    """Return the vocabulary as vocab.txt, and the name of the file that holds it."""
+    if storage.size(VOCABULARY) is not None:
+        return _read(storage, VOCABULARY), VOCABULARY
+    # transformers 5 saves no vocab.txt.
+    entries = wordpiece_entries(tokenizer, f"{storage.uri}/{TOKENIZER}")
+    return (None, "") if entries is None else (vocab_txt(entries), TOKENIZER)
 
 
 def _read_weights(storage: Storage, name: str) -> dict[str, bytes]:
@@ -119,6 +137,10 @@ def _read(storage: Storage, name: str) -> bytes:
             "run `git lfs pull` in its repository"
         )
     return data
+
+
+def _read_json_or_nothing(storage: Storage, name: str) -> Mapping[str, Any]:
+    return {} if storage.size(name) is None else _read_json(storage, name)
 
 
 def _read_json(storage: Storage, name: str) -> Mapping[str, Any]:
