@@ -199,7 +199,8 @@ def test_malformed_rotary_settings_are_refused_by_key(value: Any, remedy: str) -
         ),
         ({"rope_scaling": {"rope_type": "default", "rope_theta": 99}}, "rope_scaling = .*only nul"),
         ({"sliding_window": 2}, r"sliding_window = 2: must be half of local_attention = 10"),
-        ({"rope_scaling": None, "sliding_window": 5}, ""),
+        ({"head_dim": 16}, r"head_dim = 16: must be hidden_size / num_attention_heads"),
+        ({"rope_scaling": None, "sliding_window": 5, "head_dim": 8}, ""),
     ],
     ids=str,
 )

@@ -98,6 +98,10 @@ def _read_config(table: ConfigJson) -> ModelConfig:
     # transformers would turn every angle by it, whatever rope_parameters says.
     if table.table.get("rope_scaling") is not None:
         raise table.error("rope_scaling", "only null can be imported: ours scales no angles")
+    hidden, heads = table.integer("hidden_size"), table.integer("num_attention_heads")
+    # transformers would make angles for heads of this width.
+    if table.table.get("head_dim") is not None and table.integer("head_dim") * heads != hidden:
+        raise table.error("head_dim", "must be hidden_size / num_attention_heads")
     window = table.integer("local_attention", 128)
     # transformers 5 takes the window from here, transformers 4 from local_attention.
     if table.integer("sliding_window", window // 2) != window // 2:
@@ -114,7 +118,7 @@ def _read_config(table: ConfigJson) -> ModelConfig:
         global_rope_theta=_rope_theta(table, "full_attention", "global_rope_theta", 160_000.0),
         hidden_act=hidden_act,
         hidden_dropout_prob=0.0,
-        hidden_size=table.integer("hidden_size"),
+        hidden_size=hidden,
         initializer_range=table.number("initializer_range", 0.02),
         intermediate_size=table.integer("intermediate_size"),
         layer_norm_eps=table.number("norm_eps", 1e-5),
@@ -122,7 +126,7 @@ def _read_config(table: ConfigJson) -> ModelConfig:
         local_rope_theta=_rope_theta(table, "sliding_attention", "local_rope_theta", 10_000.0),
         max_position_embeddings=table.integer("max_position_embeddings"),
         norm_position="pre",
-        num_attention_heads=table.integer("num_attention_heads"),
+        num_attention_heads=heads,
         num_hidden_layers=layers,
         pooler=False,
         position_embedding_type="rotary",
