@@ -34,7 +34,8 @@ class VocabularyConfig:
     normalisation."""
     start_from: Operational[str] = ""
     """vocab.txt to continue from, a path or s3:// object: its entries keep their ids. Its
-    checksum is in the fingerprint. See training.start_from for the weights."""
+    checksum is in the fingerprint. A tokenizer.json with a WordPiece vocabulary is read as the
+    vocab.txt it stands for. See training.start_from for the weights."""
     new_entries: Identity[int] = 0
     """With start_from: the most useful entries to add; they take the [unused] ids first. 0: the
     vocabulary stays as it is."""

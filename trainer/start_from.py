@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,10 @@ from pipeline.storage import absolute_uri
 from pipeline.vocabulary import read_vocab, unused_ids
 from trainer.config import TrainerConfig
 from trainer.convert import ImportedFolder, import_folder
+from trainer.convert.config_json import ConfigJson
 from trainer.convert.names import listed
-from trainer.convert.weights_file import read_checkpoint
+from trainer.convert.text_rules import text_rules
+from trainer.convert.weights_file import TOKENIZER, TOKENIZER_CONFIG, read_checkpoint
 from trainer.models.encoder_model import EncoderModel
 from trainer.settings.model import ModelConfig
 
@@ -110,12 +111,12 @@ def _require_vocabulary(entries: list[str], start: ImportedFolder, path: str) ->
     """
     if start.vocab_txt is None:
         raise ConfigError(
-            f"training.start_from = {path}: has no vocab.txt: its tokens are no WordPiece, so "
-            "nothing tells which rows are ours"
+            f"training.start_from = {path}: has no vocab.txt and no tokenizer.json of a WordPiece "
+            "model, so nothing tells which rows are ours; name a checkpoint that has one"
         )
-    theirs = read_vocab(start.vocab_txt, f"{path}/vocab.txt")
+    theirs = read_vocab(start.vocab_txt, start.vocabulary_uri)
     unused = set(unused_ids(theirs))
-    remedy = f'build it with vocabulary.start_from = "{path}/vocab.txt"'
+    remedy = f'build it with vocabulary.start_from = "{start.vocabulary_uri}"'
     if len(entries) < len(theirs):
         raise ConfigError(
             f"training.start_from = {path}: its vocabulary has {len(theirs)} entries, the run's "
@@ -146,16 +147,26 @@ def start_tables(path: str) -> str:
         lines.append(f"# Left out, because the class does not read it: {listed(model.left_out)}")
     if start.vocab_txt is None:
         lines.append(
-            "# It has no vocab.txt: its tokens are no WordPiece, no run can start from it."
+            "# It has no vocab.txt and no tokenizer.json of a WordPiece model: no run can start "
+            "from it."
         )
     else:
-        entries = len(read_vocab(start.vocab_txt, f"{folder}/vocab.txt"))
+        entries = len(read_vocab(start.vocab_txt, start.vocabulary_uri))
+        rules, contradicted = text_rules(
+            ConfigJson(start.tokenizer, f"{folder}/{TOKENIZER}"),
+            ConfigJson(start.tokenizer_config, f"{folder}/{TOKENIZER_CONFIG}"),
+        )
+        if contradicted:
+            lines.append(
+                f"# {TOKENIZER} and {TOKENIZER_CONFIG} contradict each other on case, accents or "
+                "CJK characters: compare [vocabulary]."
+            )
         lines += _table(
             "vocabulary",
             {
-                "start_from": f"{folder}/vocab.txt",
+                "start_from": start.vocabulary_uri,
                 "vocab_size": entries,
-                **_text_rules(start.tokenizer_config),
+                **dataclasses.asdict(rules),
             },
         )
         lines += _table("training", {"start_from": folder})
@@ -171,19 +182,15 @@ def start_tables(path: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def _text_rules(tokenizer_config: Mapping[str, Any]) -> dict[str, bool]:
-    """Return the vocabulary's text settings; as in BertTokenizer what is not said is uncased."""
-    lowercase = bool(tokenizer_config.get("do_lower_case", True))
-    accents = tokenizer_config.get("strip_accents")
-    return {
-        "lowercase": lowercase,
-        "strip_accents": lowercase if accents is None else bool(accents),
-        "handle_chinese_chars": bool(tokenizer_config.get("tokenize_chinese_chars", True)),
-    }
-
-
 def _table(name: str, values: dict[str, Any]) -> list[str]:
     """Return a TOML table; TOML has no null, so what is None is left to its default."""
-    # JSON's strings, numbers and booleans are TOML's too.
-    rows = [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
+    rows = [f"{key} = {_toml(value)}" for key, value in values.items() if value is not None]
     return ["", f"[{name}]", *rows]
+
+
+def _toml(value: object) -> str:
+    """Return a string, number or boolean: JSON's are TOML's too, but for two things.
+
+    TOML has no surrogates, in which JSON escapes what is beyond 16 bits, and wants DEL escaped.
+    """
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

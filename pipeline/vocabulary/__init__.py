@@ -15,6 +15,7 @@ from pipeline.vocabulary.layout import (
     special_ids,
     unused_ids,
 )
+from pipeline.vocabulary.tokenizer_json import wordpiece_entries
 from pipeline.vocabulary.training import TrainedVocabulary, train_wordpiece
 
 __all__ = [
@@ -42,4 +43,5 @@ __all__ = [
     "unused_ids",
     "vocab_txt",
     "vocabulary_card",
+    "wordpiece_entries",
 ]

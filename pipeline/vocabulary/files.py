@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
@@ -10,6 +11,7 @@ from pipeline.errors import ConfigError, InputError
 from pipeline.normalization import TextRules
 from pipeline.storage import open_storage
 from pipeline.vocabulary.layout import CONTINUATION, SPECIAL_TOKENS
+from pipeline.vocabulary.tokenizer_json import wordpiece_entries
 
 
 def build_tokenizer(
@@ -74,7 +76,9 @@ def read_vocab(data: bytes, name: str = "vocab.txt") -> list[str]:
 def read_start(path: str) -> str:
     """Return the text of the vocab.txt at a path or s3:// URI, checked; empty for an empty path.
 
-    Raises ConfigError where there is none, InputError where `read_vocab` refuses it.
+    Of a tokenizer.json it is the text that its vocabulary would be as vocab.txt.
+    Raises ConfigError where there is none, InputError where `read_vocab` or `wordpiece_entries`
+    refuses it and where a tokenizer.json is no WordPiece.
     """
     if not path:
         return ""
@@ -83,8 +87,22 @@ def read_start(path: str) -> str:
     if storage.size(name) is None:
         raise ConfigError(f"vocabulary.start_from = {path}: no such file; name a vocab.txt")
     data = storage.read(name)
+    if name.endswith(".json"):
+        data = _tokenizer_vocab_txt(data, path)
     read_vocab(data, path)
     return data.decode()
+
+
+def _tokenizer_vocab_txt(data: bytes, path: str) -> bytes:
+    """Return the vocab.txt of a tokenizer.json."""
+    try:
+        tokenizer = json.loads(data)
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: not valid JSON: cut short or damaged") from None
+    entries = wordpiece_entries(tokenizer, path) if isinstance(tokenizer, dict) else None
+    if entries is None:
+        raise InputError(f"{path}: is not a tokenizer of a WordPiece model; name a vocab.txt")
+    return vocab_txt(entries)
 
 
 def check_entries(entries: Sequence[str], name: str) -> None:

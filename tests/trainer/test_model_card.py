@@ -4,12 +4,15 @@ import dataclasses
 from typing import Any
 
 import pytest
+import safetensors.torch
 
 from tests.trainer.batches import TINY, make_model
 from tests.trainer.test_export_folder import ALBERT, MODERN, ROBERTA
 from tests.trainer.wordpiece import make_source
+from trainer.convert import export_folder
 from trainer.convert.model_card import model_card
 from trainer.models.encoder_model import EncoderForPreTraining
+from trainer.settings.model import ModelConfig
 
 TRAINING: dict[str, Any] = {
     "evaluation": {
@@ -20,7 +23,6 @@ TRAINING: dict[str, Any] = {
         "pair_accuracy": 0.625,
     },
     "identity": {"masking": {"probability": 0.15}},
-    "parameters": 12_345,
     "sequences_seen": 9_000,
     "steps": 30,
     "tokens_seen": 70_000,
@@ -39,11 +41,15 @@ def instances(objective: str) -> dict[str, Any]:
     }
 
 
-def rows_of(model: EncoderForPreTraining, objective: str, **training: Any) -> dict[str, str]:
-    """Every table's rows: first cell -> the others."""
-    card = model_card(
+def card_of(model: EncoderForPreTraining, objective: str, **training: Any) -> str:
+    return model_card(
         model, make_source(), training=TRAINING | training, instances=instances(objective)
     ).decode()
+
+
+def rows_of(model: EncoderForPreTraining, objective: str, **training: Any) -> dict[str, str]:
+    """Every table's rows: first cell -> the others."""
+    card = card_of(model, objective, **training)
     assert card.startswith("---\nlibrary_name: transformers\n")
     cells = [line[2:-2].split(" | ") for line in card.split("\n") if line.startswith("| ")]
     return {first: " | ".join(rest) for first, *rest in cells}
@@ -93,6 +99,23 @@ def test_the_card_has_the_tokenizer_the_run_and_the_data() -> None:
     assert rows["tokens"] == "5,120 | 0"
     assert rows["fill"] == "0.93 | 0.5"
     assert rows["unknown_rate"] == "0.001 | "
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        dataclasses.replace(TINY, pad_vocab_size_to_multiple_of=64),
+        dataclasses.replace(ALBERT, pad_vocab_size_to_multiple_of=64),
+        dataclasses.replace(ALBERT, parameter_sharing="attention"),
+        MODERN,
+    ],
+    ids=lambda config: f"{config.architecture}-{config.parameter_sharing}",
+)
+def test_the_card_counts_the_weights_of_the_exported_file(config: ModelConfig) -> None:
+    model = make_model(config, pair_head=None)
+    weights = safetensors.torch.load(export_folder(model, make_source())["model.safetensors"])
+    exported = sum(tensor.numel() for tensor in weights.values())
+    assert f" heads, {exported:,} parameters, pre-trained" in card_of(model, "sentence")
 
 
 def test_positions_behind_the_padding_token_are_told() -> None:

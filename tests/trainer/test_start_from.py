@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from pipeline.config import InstancesConfig
 from pipeline.errors import ConfigError, InputError
-from pipeline.vocabulary import vocab_txt
+from pipeline.vocabulary import read_start, vocab_txt
 from tests.trainer.batches import TINY, VOCAB_SIZE, make_model
 from tests.trainer.instance_fixture import VOCABULARY
 from tests.trainer.test_pretrain import MODEL, instance_set
@@ -27,7 +30,7 @@ from trainer.run_plan import open_sources
 from trainer.settings.optimizer import OptimizerConfig
 from trainer.settings.schedule import ScheduleConfig
 from trainer.settings.training import EvaluationConfig, TrainingConfig
-from trainer.start_from import load_start
+from trainer.start_from import load_start, start_tables
 from trainer.training_run import training_generation, training_manifest
 
 
@@ -131,7 +134,10 @@ def test_another_vocabulary_is_refused_by_its_first_id(checkpoint: str) -> None:
     with pytest.raises(ConfigError, match=r"its vocabulary has 99 entries, the run's 98"):
         load_start(make_model(), checkpoint, vocab_txt(ENTRIES[:-1]))
     (Path(checkpoint) / "vocab.txt").unlink()
-    with pytest.raises(ConfigError, match=r"has no vocab\.txt"):
+    with pytest.raises(ConfigError, match=r"98; build it with .* = \".*/tokenizer\.json\""):
+        load_start(make_model(), checkpoint, vocab_txt(ENTRIES[:-1]))
+    (Path(checkpoint) / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match=r"has no vocab\.txt and no tokenizer\.json of a WordPi"):
         load_start(make_model(), checkpoint, vocab_txt(ENTRIES))
 
 
@@ -151,6 +157,62 @@ def test_the_printed_tables_are_a_run_that_starts_there(
     text = (settings.vocabulary.lowercase, settings.vocabulary.strip_accents)
     assert (*text, settings.vocabulary.handle_chinese_chars) == (False, True, False)
     assert (settings.instances.objective, settings.instances.max_seq_length) == ("nsp", 80)
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "tokenizer.json"])
+@pytest.mark.parametrize("folder", ["\U0001f600", "\u4e2d\x7f"])
+def test_the_printed_tables_name_any_path_and_the_file_with_the_vocabulary(
+    tmp_path: Path, folder: str, name: str
+) -> None:
+    path = write_checkpoint(tmp_path / folder, make_model())
+    if name != "vocab.txt":
+        (Path(path) / "vocab.txt").unlink()
+    tables = tomllib.loads(start_tables(path))
+    assert tables["training"]["start_from"] == path
+    assert tables["vocabulary"]["start_from"] == f"{path}/{name}"
+    assert tables["vocabulary"]["vocab_size"] == VOCAB_SIZE
+    assert read_start(f"{path}/{name}").encode() == vocab_txt(ENTRIES)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected", "noted"),
+    [
+        ({}, (False, False, True), False),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, (False, False, True), False),
+        (
+            {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True},
+            (False, False, True),
+            True,
+        ),
+        ({"tokenizer_class": "BertTokenizer"}, (False, False, True), True),
+        ({"tokenizer_class": "BertTokenizer", "do_lower_case": False}, (False, False, True), False),
+        ({"tokenizer_class": "BertTokenizer", "do_lower_case": True}, (True, True, True), True),
+        (None, (False, False, True), False),
+    ],
+    ids=str,
+)
+def test_case_and_accents_are_those_that_the_tokenizer_has(
+    tmp_path: Path, config: dict[str, Any] | None, expected: tuple[bool, ...], noted: bool
+) -> None:
+    path = write_checkpoint(
+        tmp_path, make_model(), make_source(lowercase=False, strip_accents=False)
+    )
+    written = tmp_path / "tokenizer_config.json"
+    written.unlink() if config is None else written.write_text(json.dumps(config))
+    printed = start_tables(path)
+    table = tomllib.loads(printed)["vocabulary"]
+    keys = ("lowercase", "strip_accents", "handle_chinese_chars")
+    assert tuple(table[key] for key in keys) == expected
+    assert ("contradict each other on case" in printed) == noted
+
+
+@pytest.mark.parametrize("key", ["do_lower_case", "strip_accents", "tokenize_chinese_chars"])
+def test_a_switch_of_the_tokenizer_that_is_no_boolean_is_refused_by_name(
+    checkpoint: str, key: str
+) -> None:
+    (Path(checkpoint) / "tokenizer_config.json").write_text(json.dumps({key: "false"}))
+    with pytest.raises(InputError, match=rf'tokenizer_config\.json: {key} = "false": only true'):
+        start_tables(checkpoint)
 
 
 def test_a_run_trains_on_from_the_checkpoint_and_is_named_after_its_bytes(tmp_path: Path) -> None:

@@ -29,7 +29,10 @@ class ConfigJson:
         value = self._value(key, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise self.error(key, "must be a number")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise self.error(key, "is beyond any float") from None
 
     def one_of(self, key: str, allowed: tuple[Any, ...], default: Any) -> Any:
         """Return a value that must be one of `allowed`, which are all our encoder can be."""

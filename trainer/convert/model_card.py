@@ -10,7 +10,7 @@ from pipeline.contract import LABEL_MEANINGS
 from trainer.convert.families import family_of
 from trainer.convert.names import Heads
 from trainer.convert.tokenizer_files import TokenizerSource, tokenizer_class
-from trainer.convert.writing import heads_of_model, twin_of
+from trainer.convert.writing import exported_parameters, heads_of_model, twin_of
 from trainer.models.encoder_model import EncoderModel
 
 README = "README.md"
@@ -34,8 +34,8 @@ def model_card(
         f"# {class_name}",
         "",
         f"{config.num_hidden_layers} layers of {config.hidden_size}, "
-        f"{config.num_attention_heads} heads, {training['parameters']:,} parameters, pre-trained "
-        "by clozeline.",
+        f"{config.num_attention_heads} heads, {exported_parameters(model):,} parameters, "
+        "pre-trained by clozeline.",
         "",
         "## Classes",
         "",

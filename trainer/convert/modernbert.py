@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,6 +95,19 @@ def _read_config(table: ConfigJson) -> ModelConfig:
     for key in ("attention_dropout", "mlp_dropout"):
         table.one_of(key, (0.0,), 0.0)
     layers = table.integer("num_hidden_layers")
+    # transformers would turn every angle by it, whatever rope_parameters says.
+    if table.table.get("rope_scaling") is not None:
+        raise table.error("rope_scaling", "only null can be imported: ours scales no angles")
+    hidden, heads = table.integer("hidden_size"), table.integer("num_attention_heads")
+    # transformers would make angles for heads of this width.
+    if table.table.get("head_dim") is not None and table.integer("head_dim") * heads != hidden:
+        raise table.error("head_dim", "must be hidden_size / num_attention_heads")
+    window = table.integer("local_attention", 128)
+    # transformers 5 takes the window from here, transformers 4 from local_attention.
+    if table.integer("sliding_window", window // 2) != window // 2:
+        raise table.error(
+            "sliding_window", f"must be half of local_attention = {window}; correct one of the two"
+        )
     return table.model_config(
         architecture="modern",
         attention_probs_dropout_prob=0.0,
@@ -104,15 +118,15 @@ def _read_config(table: ConfigJson) -> ModelConfig:
         global_rope_theta=_rope_theta(table, "full_attention", "global_rope_theta", 160_000.0),
         hidden_act=hidden_act,
         hidden_dropout_prob=0.0,
-        hidden_size=table.integer("hidden_size"),
+        hidden_size=hidden,
         initializer_range=table.number("initializer_range", 0.02),
         intermediate_size=table.integer("intermediate_size"),
         layer_norm_eps=table.number("norm_eps", 1e-5),
-        local_attention_window=table.integer("local_attention", 128),
+        local_attention_window=window,
         local_rope_theta=_rope_theta(table, "sliding_attention", "local_rope_theta", 10_000.0),
         max_position_embeddings=table.integer("max_position_embeddings"),
         norm_position="pre",
-        num_attention_heads=table.integer("num_attention_heads"),
+        num_attention_heads=heads,
         num_hidden_layers=layers,
         pooler=False,
         position_embedding_type="rotary",
@@ -138,16 +152,25 @@ def _global_attention_every(table: ConfigJson, layers: int) -> int:
 
 
 def _rope_theta(table: ConfigJson, kind: str, old_key: str, default: float) -> float:
+    """Return the base of one kind's angles; InputError for what else would change them."""
     by_kind = table.table.get("rope_parameters") or {}
     parameters = (by_kind.get(kind) or {}) if isinstance(by_kind, dict) else by_kind
     if not isinstance(parameters, dict):
         raise table.error("rope_parameters", f"must be a table with a table {kind}")
-    if parameters.get("rope_type", "default") != "default":
-        raise table.error("rope_parameters", 'only rope_type "default" can be imported')
-    theta = parameters.get("rope_theta")
-    if theta is None:
+    # "type" is the first name of "rope_type", which transformers still reads.
+    for key in ("rope_type", "type"):
+        if parameters.get(key, "default") != "default":
+            raise table.error(
+                "rope_parameters", f'only {key} "default" can be imported, in {kind} as well'
+            )
+    if "rope_theta" not in parameters:
+        # Absent is the default; null is another base in transformers 4, and none in 5.
+        if table.table.get(old_key, default) is None:
+            raise table.error(old_key, "must be a number")
         return table.number(old_key, default)
-    if not isinstance(theta, int | float) or isinstance(theta, bool):
+    theta = parameters["rope_theta"]
+    number = isinstance(theta, int | float) and not isinstance(theta, bool)
+    if not number or not abs(theta) <= sys.float_info.max:
         raise table.error("rope_parameters", f"{kind}.rope_theta must be a number")
     return float(theta)
 

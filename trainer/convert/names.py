@@ -114,8 +114,8 @@ def to_ours(
 
     Raises InputError that names every missing and every unexpected tensor, every tensor of
     another shape or of a dtype that holds no plain real numbers, a sparse one, one without values
-    or with some that are not finite, copies that differ, and a decoder that is not tied to the
-    embeddings.
+    or with some that are not finite in float32, copies that differ, and a decoder that is not tied
+    to the embeddings.
     """
     missing = sorted(twin.names - theirs.keys())
     known = twin.names | twin.tied.keys() | twin.ignored | twin.left_out
@@ -123,7 +123,8 @@ def to_ours(
     if missing or unexpected:
         raise InputError(
             f"not the tensors of a {twin.class_name}: missing: {listed(missing)}; "
-            f"unexpected: {listed(unexpected)}"
+            f"unexpected: {listed(unexpected)}: name a checkpoint whose config.json belongs to its "
+            "weights and names one of the classes that can be imported"
         )
     _require_shapes(twin, theirs, shapes)
     _require_finite({name: theirs[name] for name in twin.names | twin.tied.keys() & theirs.keys()})
@@ -180,6 +181,12 @@ def _require_finite(tensors: Mapping[str, Tensor]) -> None:
             raise InputError(
                 f"{name} has NaN or infinite values ({broken} of {tensor.numel()}): its training "
                 "diverged; take an earlier checkpoint"
+            )
+        broken = int((~tensor.float().isfinite()).sum())
+        if broken:
+            raise InputError(
+                f"{name} has values beyond float32 ({broken} of {tensor.numel()}, {tensor.dtype}): "
+                "ours are float32; take a checkpoint whose weights fit"
             )
 
 

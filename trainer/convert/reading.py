@@ -12,9 +12,12 @@ from pipeline.errors import InputError
 from trainer.convert.config_json import ConfigJson
 from trainer.convert.families import family_of_checkpoint
 from trainer.convert.names import Heads, plain_names, to_ours
-from trainer.convert.weights_file import CONFIG, VOCABULARY, parse_files, read_checkpoint
+from trainer.convert.weights_file import CONFIG, parse_files, read_checkpoint
 from trainer.models.encoder_model import EncoderForPreTraining, EncoderModel, PairHead
 from trainer.settings.model import ModelConfig
+
+# Far beyond any vocabulary there is, as vocabulary.vocab_size: torch fails on what is larger.
+_MOST_ENTRIES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,11 @@ class ImportedFolder:
     """Of the weights."""
     model: ImportedModel
     vocab_txt: bytes | None
-    """None where the folder has none: its tokenizer is no WordPiece."""
+    """Of vocab.txt or, without one, of tokenizer.json; None where neither is of a WordPiece."""
+    vocabulary_uri: str
+    """Of the file that holds it; empty without one."""
+    tokenizer: Mapping[str, Any]
+    """tokenizer.json; empty where the folder has none."""
     tokenizer_config: Mapping[str, Any]
     """tokenizer_config.json; empty where the folder has none."""
     sha256: str
@@ -59,8 +66,8 @@ def import_folder(path: str) -> ImportedFolder:
     """Read a checkpoint of transformers: a folder, local or s3://, or a weights file in one.
 
     Read are config.json, model.safetensors (or pytorch_model.bin, of which tensors only are
-    taken; whole or split, with an index) and vocab.txt. Weights of half precision become float32,
-    which holds them exactly.
+    taken; whole or split, with an index) and vocab.txt, or the vocabulary of tokenizer.json.
+    Weights of half precision become float32, which holds them exactly.
 
     Raises InputError, naming the file, where one is missing, cut short or damaged; for a model
     that is not BERT, RoBERTa, ALBERT or ModernBERT or has a setting that our encoder has not;
@@ -81,13 +88,15 @@ def import_folder(path: str) -> ImportedFolder:
         entries = len(files.vocab_txt.removesuffix(b"\n").split(b"\n"))
         if entries > model.vocab_size:
             raise InputError(
-                f"{folder}/{VOCABULARY}: has {entries} entries, the embeddings have "
+                f"{files.vocabulary_uri}: has {entries} entries, the embeddings have "
                 f"{model.vocab_size} rows: it belongs to another model"
             )
     return ImportedFolder(
         uri=files.uri,
         model=replace(model, state={name: tensor.float() for name, tensor in model.state.items()}),
         vocab_txt=files.vocab_txt,
+        vocabulary_uri=files.vocabulary_uri,
+        tokenizer=files.tokenizer,
         tokenizer_config=files.tokenizer_config,
         sha256=files.sha256,
     )
@@ -111,13 +120,26 @@ def import_state_dict(
     said = family.classes.get(class_name or "", Heads())
     base = family.base if said.masked_lm else family.base_of(theirs)
     heads = family.heads_of(theirs, said, base)
+    # Without the head the key means nothing: there is no decoder.
+    if heads.masked_lm and table.table.get("tie_word_embeddings", True) is not True:
+        raise table.error(
+            "tie_word_embeddings",
+            "only true can be imported: our decoder is the embeddings, not a second parameter",
+        )
     model_config = family.refine_config(family.read_config(table), theirs, base)
     vocab_size = table.integer("vocab_size")
     pad_token_id = table.integer("pad_token_id", family.default_pad_token_id)
-    if vocab_size < 1:
-        raise table.error("vocab_size", "must be at least 1")
+    if not 1 <= vocab_size <= _MOST_ENTRIES:
+        raise table.error("vocab_size", f"must be in [1, {_MOST_ENTRIES}]")
     if not 0 <= pad_token_id < vocab_size:
         raise table.error("pad_token_id", f"must be an id of the vocabulary, [0, {vocab_size})")
+    first = model_config.first_position(pad_token_id)
+    if first >= model_config.max_position_embeddings:
+        raise table.error(
+            "max_position_embeddings",
+            f"leaves no position for a token: behind pad_token_id = {pad_token_id} the first has "
+            f"row {first}",
+        )
     twin = family.twin(model_config, heads, base)
     model = _empty_model(model_config, vocab_size, pad_token_id, heads)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}

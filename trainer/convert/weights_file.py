@@ -16,9 +16,11 @@ from torch import Tensor
 from pipeline.contract import canonical_json
 from pipeline.errors import InputError
 from pipeline.storage import Storage, open_storage, sha256
+from pipeline.vocabulary import vocab_txt, wordpiece_entries
 
 CONFIG = "config.json"
 VOCABULARY = "vocab.txt"
+TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 # In the order they are looked for: safetensors cannot run code and is read faster.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -27,6 +29,11 @@ INDEX = ".index.json"
 
 # A safetensors file: the header's length as uint64, the header as JSON, the tensors' bytes.
 _LENGTH_BYTES = 8
+# What the library reads at most.
+_LONGEST_HEADER_BYTES = 100_000_000
+# How the few lines begin that stand for a large file until `git lfs pull` has fetched it.
+_POINTER = b"version https://git-lfs.github.com/"
+_FETCH_AGAIN = "fetch the file again"
 # Of torch's errors that advise to read the file with its code; that is not what to do.
 _ADVICE = "weights_only"
 
@@ -41,7 +48,12 @@ class CheckpointFiles:
     weights: Mapping[str, bytes]
     """By the file's URI: one, or those of the index."""
     vocab_txt: bytes | None
-    """None where the folder has no vocab.txt: its tokenizer is another one."""
+    """Of vocab.txt or, where the folder has none, of tokenizer.json; None where that holds no
+    WordPiece either."""
+    vocabulary_uri: str
+    """Of the file that holds it; empty without one."""
+    tokenizer: Mapping[str, Any]
+    """tokenizer.json; empty where the folder has none."""
     tokenizer_config: Mapping[str, Any]
     """Empty where the folder has none."""
 
@@ -70,21 +82,32 @@ def read_checkpoint(path: str) -> CheckpointFiles:
     found = [name for name in wanted if storage.size(name) is not None]
     if not found:
         raise InputError(f"{folder}: has no {' and no '.join(names)}: name a checkpoint's folder")
+    tokenizer = _read_json_or_nothing(storage, TOKENIZER)
+    vocabulary, vocabulary_name = _read_vocabulary(storage, tokenizer)
     return CheckpointFiles(
         uri=f"{storage.uri}/{found[0]}",
         config=_read_config(storage),
         weights=_read_weights(storage, found[0]),
-        vocab_txt=storage.read(VOCABULARY) if storage.size(VOCABULARY) is not None else None,
-        tokenizer_config={}
-        if storage.size(TOKENIZER_CONFIG) is None
-        else _read_json(storage, TOKENIZER_CONFIG),
+        vocab_txt=vocabulary,
+        vocabulary_uri=f"{storage.uri}/{vocabulary_name}" if vocabulary_name else "",
+        tokenizer=tokenizer,
+        tokenizer_config=_read_json_or_nothing(storage, TOKENIZER_CONFIG),
     )
+
+
+def _read_vocabulary(storage: Storage, tokenizer: Mapping[str, Any]) -> tuple[bytes | None, str]:
+    """Return the vocabulary as vocab.txt, and the name of the file that holds it."""
+    if storage.size(VOCABULARY) is not None:
+        return _read(storage, VOCABULARY), VOCABULARY
+    # transformers 5 saves no vocab.txt.
+    entries = wordpiece_entries(tokenizer, f"{storage.uri}/{TOKENIZER}")
+    return (None, "") if entries is None else (vocab_txt(entries), TOKENIZER)
 
 
 def _read_weights(storage: Storage, name: str) -> dict[str, bytes]:
     """Return URI -> bytes of a file of weights, or of those that an index names, in order."""
     if not name.endswith(INDEX):
-        return {f"{storage.uri}/{name}": storage.read(name)}
+        return {f"{storage.uri}/{name}": _read(storage, name)}
     places = _read_json(storage, name).get("weight_map")
     files = list(places.values()) if isinstance(places, dict) else []
     if not files or not all(isinstance(file, str) and "/" not in file for file in files):
@@ -94,7 +117,7 @@ def _read_weights(storage: Storage, name: str) -> dict[str, bytes]:
     missing = sorted(file for file in set(files) if storage.size(file) is None)
     if missing:
         raise InputError(f"{storage.uri}/{name}: names {missing[0]}, which is not there")
-    return {f"{storage.uri}/{file}": storage.read(file) for file in sorted(set(files))}
+    return {f"{storage.uri}/{file}": _read(storage, file) for file in sorted(set(files))}
 
 
 def _read_config(storage: Storage) -> Mapping[str, Any]:
@@ -105,12 +128,29 @@ def _read_config(storage: Storage) -> Mapping[str, Any]:
     return _read_json(storage, CONFIG)
 
 
+def _read(storage: Storage, name: str) -> bytes:
+    """Return a file's bytes; InputError where git left a pointer in its place."""
+    data = storage.read(name)
+    if data.startswith(_POINTER):
+        raise InputError(
+            f"{storage.uri}/{name}: {len(data)} bytes: a pointer of git LFS in the file's place: "
+            "run `git lfs pull` in its repository"
+        )
+    return data
+
+
+def _read_json_or_nothing(storage: Storage, name: str) -> Mapping[str, Any]:
+    return {} if storage.size(name) is None else _read_json(storage, name)
+
+
 def _read_json(storage: Storage, name: str) -> Mapping[str, Any]:
     uri = f"{storage.uri}/{name}"
     try:
-        value = json.loads(storage.read(name))
+        value = json.loads(_read(storage, name))
     except ValueError as error:
         raise InputError(f"{uri}: not valid JSON ({error}): cut short or damaged") from None
+    except RecursionError:
+        raise InputError(f"{uri}: nested too deeply to be read: {_FETCH_AGAIN}") from None
     if not isinstance(value, dict):
         raise InputError(f"{uri}: holds a {type(value).__name__}, must be a JSON object")
     return value
@@ -139,7 +179,9 @@ def parse_weights(data: bytes, uri: str) -> dict[str, Tensor]:
         try:
             return dict(safetensors.torch.load(data))
         except safetensors.SafetensorError as error:
-            raise InputError(f"{uri}: {len(data)} bytes: damaged: {error}") from None
+            raise InputError(
+                f"{uri}: {len(data)} bytes: damaged ({error}): {_FETCH_AGAIN}"
+            ) from None
     try:
         loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
@@ -159,18 +201,37 @@ def parse_weights(data: bytes, uri: str) -> dict[str, Tensor]:
 def _require_whole(data: bytes, uri: str) -> None:
     """Raise InputError unless the header is there and the file is as long as it says."""
     if len(data) < _LENGTH_BYTES:
-        raise InputError(f"{uri}: {len(data)} bytes: cut short inside its first {_LENGTH_BYTES}")
-    start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+        raise InputError(
+            f"{uri}: {len(data)} bytes: cut short inside its first {_LENGTH_BYTES}: {_FETCH_AGAIN}"
+        )
+    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    if length > _LONGEST_HEADER_BYTES:
+        raise InputError(
+            f"{uri}: {len(data)} bytes: not a safetensors file, by its first {_LENGTH_BYTES} bytes "
+            f"its header would have {length}: {_FETCH_AGAIN}"
+        )
+    start = _LENGTH_BYTES + length
     if len(data) < start:
         raise InputError(
-            f"{uri}: {len(data)} bytes: cut short inside its header, which ends at byte {start}"
+            f"{uri}: {len(data)} bytes: cut short inside its header, which ends at byte {start}: "
+            f"{_FETCH_AGAIN}"
         )
     try:
         header = json.loads(data[_LENGTH_BYTES:start])
         tensors = [value for name, value in header.items() if name != "__metadata__"]
         end = start + max((value["data_offsets"][1] for value in tensors), default=0)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise InputError(f"{uri}: not a safetensors header: {error!r}") from None
+    except (ValueError, RecursionError):
+        raise InputError(
+            f"{uri}: not a safetensors header: bytes {_LENGTH_BYTES} to {start} are not valid "
+            f"JSON: {_FETCH_AGAIN}"
+        ) from None
+    except (KeyError, TypeError, AttributeError, IndexError):
+        raise InputError(
+            f"{uri}: not a safetensors header: must be a table, tensor -> dtype, shape and "
+            f"data_offsets: {_FETCH_AGAIN}"
+        ) from None
     if len(data) != end:
         what = "cut short" if len(data) < end else "followed by other bytes"
-        raise InputError(f"{uri}: {len(data)} bytes: {what}: by its header it has {end}")
+        raise InputError(
+            f"{uri}: {len(data)} bytes: {what}: by its header it has {end}: {_FETCH_AGAIN}"
+        )

@@ -40,6 +40,20 @@ def export_state_dict(model: EncoderModel) -> dict[str, Tensor]:
     return to_theirs(twin_of(model), model.state_dict(), model.vocab_size)
 
 
+def exported_parameters(model: EncoderModel) -> int:
+    """Return how many weights `export_state_dict` has.
+
+    Rows that only pad the vocabulary are not counted, and what layers share counts as often as the
+    class of transformers has it.
+    """
+    state, total = model.state_dict(), 0
+    for pair in twin_of(model).pairs:
+        whole = state[pair.ours]
+        rows = whole[: model.vocab_size] if pair.by_token else whole
+        total += rows.numel() * (1 + len(pair.copies))
+    return total
+
+
 def export_config(model: EncoderModel, special: SpecialIds) -> dict[str, Any]:
     """Return the config.json of a model's twin."""
     family = family_of(model.config.architecture)

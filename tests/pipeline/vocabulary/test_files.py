@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -142,3 +143,52 @@ class TestBuildTokenizer:
     def test_vocabulary_without_mask_is_refused(self) -> None:
         with pytest.raises(InputError, match=r"\[MASK\] is missing"):
             build_tokenizer([*SPECIAL_TOKENS[:4], "a"], self.RULES)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": {"type": "BPE"}}, "is not a tokenizer of a WordPiece model"),
+        ({"model": [1]}, "is not a tokenizer of a WordPiece model"),
+        ({"vocab": [1]}, "model.vocab must be a table"),
+        ({"vocab": {"a": "0"}}, "'a' has id '0': must be a whole number"),
+        ({"vocab": {"a": 0, "b": 0}}, "id 0 is 'a' and 'b': an id must have one entry"),
+        ({"vocab": {"a": 0, "b": 2}}, "no entry has id 1 of 2: ids must be 0, 1, "),
+        ({"vocab": {"a\nb": 0}}, "a vocabulary of lines cannot hold it"),
+        ({"vocab": {"\ud800": 0}}, "a vocabulary of lines cannot hold it"),
+        ({"continuing_subword_prefix": "@"}, "pieces must begin with '##'"),
+        ({"added_tokens": [5]}, "added_tokens must be a list of tables"),
+        ({"added_tokens": [{"id": 0, "content": "x"}]}, r"id 0 is '\[PAD\]' and 'x'"),
+    ],
+    ids=str,
+)
+def test_a_tokenizer_json_that_is_no_vocab_txt_is_refused_by_name_and_id(
+    tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    model = {"type": "WordPiece", "vocab": {entry: i for i, entry in enumerate(SPECIAL_TOKENS)}}
+    table = {"model": model, "added_tokens": []}
+    part = table if changed.keys() & table.keys() else model
+    part |= changed
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(table))
+    with pytest.raises(InputError, match=f"^{path}: .*{message}"):
+        read_start(str(path))
+
+
+def test_added_tokens_have_their_places_in_the_vocabulary_of_a_tokenizer_json(
+    tmp_path: Path,
+) -> None:
+    # Early files do not name the model's type.
+    model = {"max_input_chars_per_word": 100, "vocab": {"[UNK]": 1, "[SEP]": 3, "a": 5, "##b": 6}}
+    added = [
+        {"id": i, "content": token}
+        for i, token in enumerate([*SPECIAL_TOKENS, "a", "##b", "[NEW]"])
+    ]
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"model": model, "added_tokens": added}))
+    assert read_start(str(path)) == "".join(
+        f"{token}\n" for token in (*SPECIAL_TOKENS, "a", "##b", "[NEW]")
+    )
+    path.write_text("{")
+    with pytest.raises(InputError, match=f"{path}: not valid JSON"):
+        read_start(str(path))
