@@ -155,6 +155,7 @@ def start_tables(path: str) -> str:
         rules, contradicted = text_rules(
             ConfigJson(start.tokenizer, f"{folder}/{TOKENIZER}"),
             ConfigJson(start.tokenizer_config, f"{folder}/{TOKENIZER_CONFIG}"),
+            default_class="BertTokenizer" if model.config.architecture == "bert" else "",
         )
         if contradicted:
             lines.append(

@@ -177,17 +177,18 @@ def test_the_printed_tables_name_any_path_and_the_file_with_the_vocabulary(
 @pytest.mark.parametrize(
     ("config", "expected", "noted"),
     [
-        ({}, (False, False, True), False),
+        ({}, (True, True, True), True),  # a BERT's, where nothing else is said: BertTokenizer
         ({"tokenizer_class": "PreTrainedTokenizerFast"}, (False, False, True), False),
         (
             {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True},
             (False, False, True),
             True,
         ),
-        ({"tokenizer_class": "BertTokenizer"}, (False, False, True), True),
+        ({"tokenizer_class": "BertTokenizer"}, (True, True, True), True),
         ({"tokenizer_class": "BertTokenizer", "do_lower_case": False}, (False, False, True), False),
         ({"tokenizer_class": "BertTokenizer", "do_lower_case": True}, (True, True, True), True),
-        (None, (False, False, True), False),
+        ({"do_lower_case": False}, (False, False, True), False),
+        (None, (True, True, True), True),
     ],
     ids=str,
 )
@@ -210,9 +211,10 @@ def test_case_and_accents_are_those_that_the_tokenizer_has(
 def test_a_switch_of_the_tokenizer_that_is_no_boolean_is_refused_by_name(
     checkpoint: str, key: str
 ) -> None:
-    (Path(checkpoint) / "tokenizer_config.json").write_text(json.dumps({key: "false"}))
-    with pytest.raises(InputError, match=rf'tokenizer_config\.json: {key} = "false": only true'):
-        start_tables(checkpoint)
+    for value, shown in (("false", '"false"'), (0, "0")):
+        (Path(checkpoint) / "tokenizer_config.json").write_text(json.dumps({key: value}))
+        with pytest.raises(InputError, match=rf"tokenizer_config\.json: {key} = {shown}: must be"):
+            start_tables(checkpoint)
 
 
 def test_a_run_trains_on_from_the_checkpoint_and_is_named_after_its_bytes(tmp_path: Path) -> None:

@@ -34,6 +34,13 @@ class ConfigJson:
         except OverflowError:
             raise self.error(key, "is beyond any float") from None
 
+    def yes_or_no(self, key: str, default: bool) -> bool:
+        """Return true or false; InputError if it is neither, 1 and 0 included."""
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, "must be true or false")
+        return value
+
     def one_of(self, key: str, allowed: tuple[Any, ...], default: Any) -> Any:
         """Return a value that must be one of `allowed`, which are all our encoder can be."""
         value = self._value(key, default)

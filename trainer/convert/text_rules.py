@@ -8,40 +8,40 @@ from typing import Any
 from pipeline.normalization import TextRules
 from trainer.convert.config_json import ConfigJson
 
-_YES_OR_NO = (True, False)
 # They make their normaliser from tokenizer_config.json; every other class is tokenizer.json.
 _MADE_ANEW = ("BertTokenizer", "BertTokenizerFast")
-_SAID = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+_CONFIG_KEYS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+_NORMALIZER_KEYS = ("lowercase", "strip_accents", "handle_chinese_chars")
 
 
-def text_rules(tokenizer: ConfigJson, config: ConfigJson) -> tuple[TextRules, bool]:
-    """Return the rules of a checkpoint, and whether its two files contradict each other.
+def text_rules(
+    tokenizer: ConfigJson, config: ConfigJson, *, default_class: str = ""
+) -> tuple[TextRules, bool]:
+    """Return the rules that AutoTokenizer has, and whether the two files contradict each other.
 
-    `tokenizer` is its tokenizer.json and `config` its tokenizer_config.json, both may be empty. The
-    first has the normaliser that the tokenizers library runs, so it is asked first, unless
-    BertTokenizer is told the case: that class makes its normaliser anew.
+    `tokenizer` is the checkpoint's tokenizer.json and `config` its tokenizer_config.json, both may
+    be empty; `default_class` is the tokenizer's where that names none. The normaliser is that of
+    tokenizer.json, unless there is none or the class makes its own.
     Raises InputError, naming file and key, for a value that is not true, false or null.
     """
-    said = _rules(config, *_SAID)
+    from_config = _rules(config, *_CONFIG_KEYS)
     normalizer = _bert_normalizer(tokenizer.table.get("normalizer"))
     if normalizer is None:
-        return said, False
-    held = _rules(
-        ConfigJson(normalizer, tokenizer.uri), "lowercase", "strip_accents", "handle_chinese_chars"
-    )
-    made_anew = config.table.get("tokenizer_class") in _MADE_ANEW
-    speaks = made_anew or any(config.table.get(key) is not None for key in _SAID)
-    told = made_anew and config.table.get("do_lower_case") is not None
-    return said if told else held, speaks and said != held
+        return from_config, False
+    from_normalizer = _rules(ConfigJson(normalizer, tokenizer.uri), *_NORMALIZER_KEYS)
+    made_anew = (config.table.get("tokenizer_class") or default_class) in _MADE_ANEW
+    config_speaks = made_anew or any(config.table.get(key) is not None for key in _CONFIG_KEYS)
+    rules = from_config if made_anew else from_normalizer
+    return rules, config_speaks and from_config != from_normalizer
 
 
 def _rules(table: ConfigJson, case: str, accents: str, chinese: str) -> TextRules:
     """Return what is said under these keys; as in BertTokenizer what is not said is uncased."""
-    lowercase = table.one_of(case, _YES_OR_NO, True)
+    lowercase = table.yes_or_no(case, True)
     return TextRules(
         lowercase=lowercase,
-        strip_accents=table.one_of(accents, _YES_OR_NO, lowercase),
-        handle_chinese_chars=table.one_of(chinese, _YES_OR_NO, True),
+        strip_accents=table.yes_or_no(accents, lowercase),
+        handle_chinese_chars=table.yes_or_no(chinese, True),
     )
 
 
