@@ -42,7 +42,7 @@ class Journal:
         self._storage = fence.generation.storage
         self._lines: list[str] = []
         self._bytes = 0
-        self._last: tuple[str, int] | None = None
+        self._evaluated = (-1, 0)  # step and line of the last evaluation
         # Long ago: who watches a run sees its first record at once.
         self._written = -math.inf
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
@@ -64,13 +64,14 @@ class Journal:
             self.write()
 
     def _add(self, record: dict[str, Any]) -> None:
-        what = (record["kind"], record["step"])
-        # A run killed between its last evaluation and its result evaluates once more.
-        if what == self._last and record["kind"] in ("train", "evaluation"):
-            self._bytes -= len(self._lines.pop())
+        if record["kind"] == "evaluation":
+            step, index = self._evaluated
+            # A run killed between an evaluation and what follows from it evaluates once more.
+            if record["step"] == step:
+                self._bytes -= len(self._lines.pop(index))
+            self._evaluated = (record["step"], len(self._lines))
         self._lines.append(json.dumps(record))
         self._bytes += len(self._lines[-1])
-        self._last = what
 
     def write(self, beside: Mapping[str, bytes] | None = None) -> Future[None]:
         """Begin to write the records there are now, after what is being written already.

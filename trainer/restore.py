@@ -28,6 +28,7 @@ from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.optim import load_optimizer_tensors
 from trainer.progress import Progress, Rollback
 from trainer.ranks import Worker, from_rank_zero
+from trainer.retention import read_best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,10 @@ class Failure:
     """After the data of that step."""
     leftovers: ExitStack
     """What is still to be closed: it may have to wait for a checkpoint to be written."""
+
+    def condemns(self, step: int) -> bool:
+        """Whether the weights after `step` updates are what went wrong: their evaluation did."""
+        return self.error.sequences == 0 and self.progress.step == step
 
     def taken_back_to(self, good: Progress) -> Progress:
         """Return the progress of a run that goes on from `good` without the data since then."""
@@ -103,19 +108,19 @@ def restore(
             ref, passed_over = latest(generation)
             passed_over = (*missing_newest(generation), *passed_over)
             if ref is not None and failed is not None:
-                ref = _to_go_back_to(generation, ref, failed.progress)
+                go_back = _before_it if failed.condemns(ref.step) else _to_go_back_to
+                ref = go_back(generation, ref, failed.progress)
             if ref is None or adopt(fence, ref):
                 break
             withdraw(generation, ref.step, ref.attempt)
-        if ref is None and had_checkpoints(generation):
+        if ref is None and failed is None and had_checkpoints(generation):
             raise CorruptError(
                 f"{generation.root}/{generation.prefix}: no checkpoint verifies: "
                 f"{'; '.join(passed_over)}. Put one back, or remove checkpoints/ to begin anew"
             )
         if ref is None:
             return None
-        evaluated = {one["step"] for one in read_journal(generation) if one["kind"] == "evaluation"}
-        return ref.to_json(), ref.step in evaluated
+        return ref.to_json(), _is_evaluated(generation, ref.step)
 
     chosen = from_rank_zero(worker, choose)
     progress, is_evaluated = Progress(), True
@@ -132,6 +137,18 @@ def restore(
     )
 
 
+def _is_evaluated(generation: Generation, step: int) -> bool:
+    """Whether the weights of a checkpoint were evaluated, and best.json is what it was to be."""
+    losses = {
+        one["step"]: one["mlm_loss_nats"]
+        for one in read_journal(generation)
+        if one["kind"] == "evaluation"
+    }
+    best = read_best(generation)
+    # It comes last, so that a kill may have come before.
+    return step in losses and best is not None and best.mlm_loss_nats <= losses[step]
+
+
 def _to_go_back_to(
     generation: Generation, newest: CheckpointRef, progress: Progress
 ) -> CheckpointRef:
@@ -145,3 +162,11 @@ def _to_go_back_to(
         return newest
     earlier, _ = latest(generation, since=progress.phase_starts[-1], before=newest.step)
     return earlier or newest
+
+
+def _before_it(
+    generation: Generation, newest: CheckpointRef, progress: Progress
+) -> CheckpointRef | None:
+    """Return the one before the newest, whose own weights are bad; None: the initial weights."""
+    earlier, _ = latest(generation, before=newest.step)
+    return earlier

@@ -66,6 +66,20 @@ def test_a_resumed_journal_goes_on_from_the_records_that_are_whole(generation: G
     assert unreadable_lines(generation) == 0
 
 
+def test_an_evaluation_that_is_done_again_takes_the_place_of_the_first(
+    generation: Generation,
+) -> None:
+    write(generation, line(GOOD[0]), line(GOOD[1]))
+    journal = Journal(AttemptFence.take(generation), 10)
+    warning = {"kind": "warning", "attempt": 2, "step": 10, "text": "passed over"}
+    again = {**GOOD[1], "mlm_loss_nats": 1.5}
+    for record in (warning, again, train_record(20), evaluation_record(20)):
+        journal.add(record)
+    journal.close()
+    expected = [GOOD[0], warning, again, train_record(20), evaluation_record(20)]
+    assert read_journal(generation) == expected
+
+
 def test_the_first_record_is_written_at_once_and_the_more_there_are_the_rarer(
     generation: Generation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,24 @@ import torch
 from pipeline.commit import Generation
 from pipeline.errors import ConflictError, CorruptError
 from pipeline.storage import LocalStorage
-from tests.trainer.small_training import last_state, records, small_config, train, two_lengths
+from tests.trainer.small_training import (
+    last_state,
+    records,
+    small_config,
+    stopped_after,
+    train,
+    two_lengths,
+)
 from tests.trainer.test_checkpoint import FINGERPRINT, flip, folder, save_step
+from trainer import pretrain
 from trainer.attempt_fence import AttemptFence
 from trainer.checkpoint import MANIFEST, MODEL, CheckpointRef, adopt, committed, latest, withdraw
+from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.progress import Progress, Rollback
 from trainer.report.finished_run import metrics_of
 from trainer.restore import _to_go_back_to
-from trainer.retention import BEST, abandon, retain
+from trainer.retention import BEST, abandon, read_best, retain
+from trainer.step import EvalResult
 
 
 @pytest.fixture
@@ -92,6 +103,30 @@ def test_a_run_none_of_whose_checkpoints_verifies_is_not_begun_anew(tmp_path: Pa
         go_on(tmp_path)
     shutil.rmtree(tmp_path / generation.name("checkpoints"))
     assert last_state(go_on(tmp_path))[1]["step"] == 12
+
+
+def test_a_best_that_a_kill_kept_from_being_named_is_evaluated_again_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate, losses = pretrain._evaluate, {4: 4.0, 8: 3.0, 12: 5.0}
+
+    def gives(run: pretrain.Run, model: EncoderForPreTraining, step: int) -> EvalResult:
+        return dataclasses.replace(evaluate(run, model, step), mlm_loss_nats=losses[step])
+
+    monkeypatch.setattr(pretrain, "_evaluate", gives)
+    config = small_config(tmp_path, training={"total_steps": 12}, evaluation={"every_steps": 4})
+    instances = two_lengths(tmp_path)
+    generation = train(config, instances)
+    undisturbed = records(generation, "evaluation")
+    best = read_best(generation)
+    assert best is not None and best.step == 8
+    # Killed after the checkpoint of step 8, before best.json.
+    root = stopped_after(8, tmp_path, tmp_path / "stopped")
+    (root / generation.name(BEST)).unlink()
+    resumed = train(dataclasses.replace(config, root=str(root)), instances)
+    best = read_best(resumed)
+    assert best is not None and (best.step, best.mlm_loss_nats) == (8, 3.0)
+    assert records(resumed, "evaluation") == undisturbed
 
 
 def went_back_to(step: int, phase_starts: list[int]) -> Progress:

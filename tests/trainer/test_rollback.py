@@ -21,11 +21,15 @@ from tests.trainer.small_training import (
     stopped_after,
     train,
 )
+from trainer import pretrain
 from trainer.checkpoint import committed, latest, load
 from trainer.config import TrainerConfig
 from trainer.data.epoch_order import EpochOrder, RecordBatches
+from trainer.divergence import DivergenceError
 from trainer.journal import read_journal
+from trainer.models.encoder_model import EncoderForPreTraining
 from trainer.report.finished_run import metrics_of
+from trainer.step import EvalResult
 from trainer.training_run import training_manifest
 
 
@@ -166,3 +170,30 @@ def batches_of_steps(
         row_tokens=lambda batch: np.zeros(0, np.int64),
     )
     return [int(order.lane(0).batch[step]) for step in steps]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e6])
+def test_weights_that_cannot_be_evaluated_are_gone_back_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    evaluate, failures = pretrain._evaluate, []
+
+    def fails_once(run: pretrain.Run, model: EncoderForPreTraining, step: int) -> EvalResult:
+        if step == STEPS and not failures:
+            failures.append(step)
+            raise DivergenceError("evaluation: masked_lm_loss = nan: not finite")
+        return evaluate(run, model, step)
+
+    monkeypatch.setattr(pretrain, "_evaluate", fails_once)
+    instances = instances_at(tmp_path, noise=())
+    config = config_at(
+        tmp_path, training={"checkpoint_seconds": seconds}, divergence={"max_rollbacks": 1}
+    )
+    generation = train(config, instances)
+    (rollback,) = training_manifest(config, generation, instances)["rollbacks"]
+    # The last step's weights were saved before their evaluation; they are withdrawn.
+    before = STEPS - 1 if seconds == 0.0 else 0
+    assert (rollback["from_step"], rollback["to_step"]) == (STEPS, before)
+    assert rollback["skipped_sequences"] == (STEPS - before) * BATCH
+    assert (STEPS, 1) not in committed(generation) and (STEPS, 2) in committed(generation)
+    assert [one["step"] for one in records(generation, "train")] == list(range(1, STEPS + 1))
