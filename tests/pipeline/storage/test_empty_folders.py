@@ -19,7 +19,7 @@ def test_a_write_into_a_folder_that_is_removed_meanwhile_succeeds(tmp_path: Path
     remover.start()
     storage = LocalStorage(str(tmp_path))
     try:
-        for number in range(100):
+        for number in range(30):
             storage.replace("deep/er/object", b"x")
             storage.delete("deep/er/object")
             assert storage.replace_if("deep/pointer", None, b"y"), number
