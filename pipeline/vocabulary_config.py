@@ -9,6 +9,8 @@ from pydantic import ConfigDict
 
 from pipeline.config_fields import STRICT, Identity, Operational, require
 
+MOST_ENTRIES = 1 << 24
+"""Far beyond any vocabulary there is; torch fails on what is much larger."""
 _FREQUENCY_MIN_PAIR_COUNT = 2  # that of BERT's successors trained with the tokenizers library
 
 
@@ -57,10 +59,10 @@ class VocabularyConfig:
 
     def __post_init__(self) -> None:
         require(
-            64 <= self.vocab_size <= 1 << 24,
+            64 <= self.vocab_size <= MOST_ENTRIES,
             "vocabulary.vocab_size",
             self.vocab_size,
-            "must be in [64, 16777216]",
+            f"must be in [64, {MOST_ENTRIES}]",
         )
         for name in ("alphabet_limit", "max_input_chars_per_word"):
             value = getattr(self, name)

@@ -116,8 +116,8 @@ class Recorder:
         self._window = Window()
         self._started = self._saved = time.monotonic()
         self._is_started = self._is_evaluated = self._told_of_waiting = False
-        has_best = fence.generation.storage.size(fence.generation.name(BEST)) is not None
-        if self._best is None and has_best:
+        best = fence.generation.name(BEST)
+        if self._best is None and fence.generation.storage.size(best) is not None:
             self.warn(progress.step, f"{BEST} names no checkpoint that is there: the best is anew")
 
     def __enter__(self) -> Recorder:

@@ -108,8 +108,10 @@ def restore(
             ref, passed_over = latest(generation)
             passed_over = (*missing_newest(generation), *passed_over)
             if ref is not None and failed is not None:
-                go_back = _before_it if failed.condemns(ref.step) else _to_go_back_to
-                ref = go_back(generation, ref, failed.progress)
+                if failed.condemns(ref.step):  # None before it: the initial weights
+                    ref, _ = latest(generation, before=ref.step)
+                else:
+                    ref = _to_go_back_to(generation, ref, failed.progress)
             if ref is None or adopt(fence, ref):
                 break
             withdraw(generation, ref.step, ref.attempt)
@@ -162,11 +164,3 @@ def _to_go_back_to(
         return newest
     earlier, _ = latest(generation, since=progress.phase_starts[-1], before=newest.step)
     return earlier or newest
-
-
-def _before_it(
-    generation: Generation, newest: CheckpointRef, progress: Progress
-) -> CheckpointRef | None:
-    """Return the one before the newest, whose own weights are bad; None: the initial weights."""
-    earlier, _ = latest(generation, before=newest.step)
-    return earlier

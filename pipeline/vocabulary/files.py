@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from pipeline.errors import ConfigError, InputError
 from pipeline.normalization import TextRules
+from pipeline.released_files import parse_table, require_no_pointer
 from pipeline.storage import open_storage
 from pipeline.vocabulary.layout import CONTINUATION, SPECIAL_TOKENS
 from pipeline.vocabulary.tokenizer_json import wordpiece_entries
@@ -86,7 +86,7 @@ def read_start(path: str) -> str:
     storage = open_storage(folder or ("/" if path.startswith("/") else "."))
     if storage.size(name) is None:
         raise ConfigError(f"vocabulary.start_from = {path}: no such file; name a vocab.txt")
-    data = storage.read(name)
+    data = require_no_pointer(storage.read(name), path)
     if name.endswith(".json"):
         data = _tokenizer_vocab_txt(data, path)
     read_vocab(data, path)
@@ -95,11 +95,7 @@ def read_start(path: str) -> str:
 
 def _tokenizer_vocab_txt(data: bytes, path: str) -> bytes:
     """Return the vocab.txt of a tokenizer.json."""
-    try:
-        tokenizer = json.loads(data)
-    except (ValueError, RecursionError):
-        raise InputError(f"{path}: not valid JSON: cut short or damaged") from None
-    entries = wordpiece_entries(tokenizer, path) if isinstance(tokenizer, dict) else None
+    entries = wordpiece_entries(parse_table(data, path), path)
     if entries is None:
         raise InputError(f"{path}: is not a tokenizer of a WordPiece model; name a vocab.txt")
     return vocab_txt(entries)

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import psutil
 
-from tests.integration.product import RAY_FOLDER, Command, processes, started
+from tests.integration.product import RAY_FOLDER, Command, started
 from tests.ports import free_port
 
 WORKER = "ray::RayTrainWorker"
@@ -44,10 +44,6 @@ class Nodes:
         """Start one more node."""
         self.nodes.append(self._start(f"--address={self.address}", f"--num-cpus={self._cpus}"))
         return self.nodes[-1]
-
-    def workers(self) -> list[psutil.Process]:
-        """Return the training workers, in the order of their nodes."""
-        return [one for node in self.nodes for one in processes(node.process.pid, WORKER)]
 
     def worker_of(self, node: Command) -> psutil.Process:
         """Return the training worker of a node as soon as it has one."""

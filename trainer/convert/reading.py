@@ -9,15 +9,13 @@ from typing import Any
 from torch import Tensor
 
 from pipeline.errors import InputError
+from pipeline.vocabulary_config import MOST_ENTRIES
 from trainer.convert.config_json import ConfigJson
 from trainer.convert.families import family_of_checkpoint
 from trainer.convert.names import Heads, plain_names, to_ours
 from trainer.convert.weights_file import CONFIG, parse_files, read_checkpoint
 from trainer.models.encoder_model import EncoderForPreTraining, EncoderModel, PairHead
 from trainer.settings.model import ModelConfig
-
-# Far beyond any vocabulary there is, as vocabulary.vocab_size: torch fails on what is larger.
-_MOST_ENTRIES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +127,8 @@ def import_state_dict(
     model_config = family.refine_config(family.read_config(table), theirs, base)
     vocab_size = table.integer("vocab_size")
     pad_token_id = table.integer("pad_token_id", family.default_pad_token_id)
-    if not 1 <= vocab_size <= _MOST_ENTRIES:
-        raise table.error("vocab_size", f"must be in [1, {_MOST_ENTRIES}]")
+    if not 1 <= vocab_size <= MOST_ENTRIES:
+        raise table.error("vocab_size", f"must be in [1, {MOST_ENTRIES}]")
     if not 0 <= pad_token_id < vocab_size:
         raise table.error("pad_token_id", f"must be an id of the vocabulary, [0, {vocab_size})")
     first = model_config.first_position(pad_token_id)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pipeline.contract import canonical_json
 from pipeline.errors import InputError
+from pipeline.released_files import FETCH_AGAIN, parse_table, require_no_pointer
 from pipeline.storage import Storage, open_storage, sha256
 from pipeline.vocabulary import vocab_txt, wordpiece_entries
 
@@ -31,9 +32,6 @@ INDEX = ".index.json"
 _LENGTH_BYTES = 8
 # What the library reads at most.
 _LONGEST_HEADER_BYTES = 100_000_000
-# How the few lines begin that stand for a large file until `git lfs pull` has fetched it.
-_POINTER = b"version https://git-lfs.github.com/"
-_FETCH_AGAIN = "fetch the file again"
 # Of torch's errors that advise to read the file with its code; that is not what to do.
 _ADVICE = "weights_only"
 
@@ -129,14 +127,7 @@ def _read_config(storage: Storage) -> Mapping[str, Any]:
 
 
 def _read(storage: Storage, name: str) -> bytes:
-    """Return a file's bytes; InputError where git left a pointer in its place."""
-    data = storage.read(name)
-    if data.startswith(_POINTER):
-        raise InputError(
-            f"{storage.uri}/{name}: {len(data)} bytes: a pointer of git LFS in the file's place: "
-            "run `git lfs pull` in its repository"
-        )
-    return data
+    return require_no_pointer(storage.read(name), f"{storage.uri}/{name}")
 
 
 def _read_json_or_nothing(storage: Storage, name: str) -> Mapping[str, Any]:
@@ -144,16 +135,7 @@ def _read_json_or_nothing(storage: Storage, name: str) -> Mapping[str, Any]:
 
 
 def _read_json(storage: Storage, name: str) -> Mapping[str, Any]:
-    uri = f"{storage.uri}/{name}"
-    try:
-        value = json.loads(_read(storage, name))
-    except ValueError as error:
-        raise InputError(f"{uri}: not valid JSON ({error}): cut short or damaged") from None
-    except RecursionError:
-        raise InputError(f"{uri}: nested too deeply to be read: {_FETCH_AGAIN}") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{uri}: holds a {type(value).__name__}, must be a JSON object")
-    return value
+    return parse_table(storage.read(name), f"{storage.uri}/{name}")
 
 
 def parse_files(files: Mapping[str, bytes]) -> dict[str, Tensor]:
@@ -180,7 +162,7 @@ def parse_weights(data: bytes, uri: str) -> dict[str, Tensor]:
             return dict(safetensors.torch.load(data))
         except safetensors.SafetensorError as error:
             raise InputError(
-                f"{uri}: {len(data)} bytes: damaged ({error}): {_FETCH_AGAIN}"
+                f"{uri}: {len(data)} bytes: damaged ({error}): {FETCH_AGAIN}"
             ) from None
     try:
         loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
@@ -202,19 +184,19 @@ def _require_whole(data: bytes, uri: str) -> None:
     """Raise InputError unless the header is there and the file is as long as it says."""
     if len(data) < _LENGTH_BYTES:
         raise InputError(
-            f"{uri}: {len(data)} bytes: cut short inside its first {_LENGTH_BYTES}: {_FETCH_AGAIN}"
+            f"{uri}: {len(data)} bytes: cut short inside its first {_LENGTH_BYTES}: {FETCH_AGAIN}"
         )
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     if length > _LONGEST_HEADER_BYTES:
         raise InputError(
             f"{uri}: {len(data)} bytes: not a safetensors file, by its first {_LENGTH_BYTES} bytes "
-            f"its header would have {length}: {_FETCH_AGAIN}"
+            f"its header would have {length}: {FETCH_AGAIN}"
         )
     start = _LENGTH_BYTES + length
     if len(data) < start:
         raise InputError(
             f"{uri}: {len(data)} bytes: cut short inside its header, which ends at byte {start}: "
-            f"{_FETCH_AGAIN}"
+            f"{FETCH_AGAIN}"
         )
     try:
         header = json.loads(data[_LENGTH_BYTES:start])
@@ -223,15 +205,15 @@ def _require_whole(data: bytes, uri: str) -> None:
     except (ValueError, RecursionError):
         raise InputError(
             f"{uri}: not a safetensors header: bytes {_LENGTH_BYTES} to {start} are not valid "
-            f"JSON: {_FETCH_AGAIN}"
+            f"JSON: {FETCH_AGAIN}"
         ) from None
     except (KeyError, TypeError, AttributeError, IndexError):
         raise InputError(
             f"{uri}: not a safetensors header: must be a table, tensor -> dtype, shape and "
-            f"data_offsets: {_FETCH_AGAIN}"
+            f"data_offsets: {FETCH_AGAIN}"
         ) from None
     if len(data) != end:
         what = "cut short" if len(data) < end else "followed by other bytes"
         raise InputError(
-            f"{uri}: {len(data)} bytes: {what}: by its header it has {end}: {_FETCH_AGAIN}"
+            f"{uri}: {len(data)} bytes: {what}: by its header it has {end}: {FETCH_AGAIN}"
         )
